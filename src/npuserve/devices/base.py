@@ -1,0 +1,54 @@
+"""The Device seam: rows in, logits out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuserve.core import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a device can do, as data; the engine reads this and never asks for a class.
+
+    `max_rows` bounds a step. `recurrent` families have one slot and take their rows strictly in order.
+    """
+
+    name: str
+    num_slots: int
+    max_rows: int
+    context_length: int
+    vocab_size: int
+    recurrent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Logits of the rows that wanted them, in row order: float32 [n, vocab_size], valid until the next step.
+
+    `program_s` is host time spent on program and arguments, `device_s` the time of the run itself.
+    """
+
+    logits: NDArray[np.float32]
+    program_s: float = 0.0
+    device_s: float = 0.0
+
+
+class Device(Protocol):
+    """One accelerator with one model loaded; used by one thread only."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def step(self, rows: Sequence[Row]) -> StepResult:
+        """Run `rows`, writing each one's keys and values at (slot, position).
+
+        Positions below a row's own must have been run in that slot before; those above are not read.
+        Raises DeviceError when the run failed, ValueError for rows that break the rules of `Row` or a limit.
+        """
+
+    def close(self) -> None:
+        """Stop the device and release it; safe to call twice."""

@@ -1,0 +1,26 @@
+"""The Link seam: the only way from our software to a card, real, modelled or simulated."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Link(Protocol):
+    """Register file and DRAM of one card. Offsets and addresses are bytes; registers are 32 bits wide.
+
+    DRAM addresses are logical (channel interleave is the link's own business). Every method may raise
+    DeviceError; none retries.
+    """
+
+    def read_register(self, offset: int) -> int: ...
+
+    def write_register(self, offset: int, value: int) -> None: ...
+
+    def read_dram(self, address: int, size: int) -> NDArray[np.uint8]:
+        """Copy `size` bytes out of card memory."""
+
+    def write_dram(self, address: int, data: NDArray[np.uint8]) -> None:
+        """Copy contiguous bytes into card memory; address and size are whole 64-byte beats."""
+
+    def close(self) -> None: ...
