@@ -47,7 +47,15 @@ class ProgramError(NpuserveError):
 
 
 class MachineFault(NpuserveError):  # noqa: N818 - the hardware's own word
-    """An instruction broke a rule of the machine; the message holds its address and text."""
+    """An instruction broke a rule of the machine; the message holds its address and text.
+
+    `pc` is the instruction's index in the program, or None where no program was running.
+    """
+
+    def __init__(self, reason: str, *, pc: int | None = None, instruction: str = "") -> None:
+        super().__init__(reason if pc is None else f"{reason} (pc {pc}: {instruction or 'past the end'})")
+        self.pc = pc
+        self.instruction = instruction
 
 
 class DeviceError(NpuserveError):
