@@ -272,7 +272,9 @@ def encode(name: str, **operands: Value) -> list[int]:
 
 def _put(operation: Operation, operand: Operand, words: list[int], value: Value) -> None:
     try:
-        if isinstance(operand, Base) or isinstance(value, int):
+        if isinstance(operand, Base):  # noqa: SIM114 - two branches, two types
+            operand.put(words, value)
+        elif isinstance(value, int):
             operand.put(words, value)
         else:
             raise EncodingError(f"{operand.name} is a number, not the address {value}")
