@@ -58,13 +58,14 @@ class Request:
     """One accepted request: token ids in, token ids out. Text, templates and stop strings stay outside.
 
     `stop_token_ids` of the sampling parameters already hold the model's end-of-turn ids (unless the client
-    asked to ignore them). `arrival_s` is monotonic time.
+    asked to ignore them). `arrival_s` is monotonic time. Contexts are reused between requests of one `cache_salt` only.
     """
 
     id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     arrival_s: float = 0.0
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

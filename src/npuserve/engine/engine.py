@@ -1,0 +1,232 @@
+"""The one loop: the one thread that touches the device."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from npuserve.core import Event, Request
+from npuserve.devices.base import Device
+from npuserve.engine import runner
+from npuserve.engine.scheduler import Batch, Scheduler
+from npuserve.engine.sequence import Sequence
+from npuserve.engine.settings import EngineSettings
+from npuserve.engine.stats import Counters, EngineStats, SlotStats
+from npuserve.errors import ContextLengthError, DeviceError, DeviceUnavailableError, OverloadedError, RequestError
+
+_log = logging.getLogger(__name__)
+
+# A device that failed this many steps in a row will not recover by itself.
+_MAX_FAILED_STEPS = 3
+# How long a step that was running when the engine was told to stop may still take.
+_LAST_STEP_S = 30.0
+
+
+class Engine:
+    """Runs requests on `device` from `start` to `stop`; every public method may be called from any thread.
+
+    `deliver` gets the events of a step in one call, from the engine's thread; it must be quick and may not call
+    back into the engine. Events of one request come in order, and exactly one of them has `finish` set. The device
+    belongs to the engine while it runs; whoever opened it closes it after `stop`.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        settings: EngineSettings,
+        deliver: Callable[[list[Event]], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._device = device
+        self._capabilities = device.capabilities
+        self._deliver_events = deliver
+        self._clock = clock
+        # The condition guards everything below; the thread lets go of it while the device or the sampler works.
+        self._wake = threading.Condition()
+        self._scheduler = Scheduler(settings, device.capabilities)
+        self._cancelled: list[str] = []
+        self._counters = Counters()
+        self._num_failures_in_row = 0
+        self._failure: str | None = None
+        self._stop_at_s: float | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def failed(self) -> bool:
+        """True once the device was given up; nothing new is taken and nothing is alive."""
+        return self._failure is not None
+
+    @property
+    def healthy(self) -> bool:
+        """True while new requests are taken, a full queue aside."""
+        return self._thread.is_alive() and self._failure is None and self._stop_at_s is None
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._thread.start()
+
+    def stop(self, grace_s: float = 0.0) -> bool:
+        """Refuse new work, let what is alive run for `grace_s` seconds, fail the rest, wait for the thread.
+
+        False when the device still hangs in a step 30 s after that; it must not be closed then. May be called again,
+        with less grace.
+        """
+        with self._wake:
+            stop_at_s = self._clock() + grace_s
+            self._stop_at_s = stop_at_s if self._stop_at_s is None else min(stop_at_s, self._stop_at_s)
+            self._wake.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(grace_s + _LAST_STEP_S)
+        return not self._thread.is_alive()
+
+    def submit(self, request: Request) -> None:
+        """Accept `request`: from now on it ends in exactly one final event.
+
+        Raises OverloadedError when the queue is full or the engine is stopping, DeviceUnavailableError when it has
+        failed, ContextLengthError for a prompt that leaves no room for a token, RequestError for an id in use and for
+        what the device cannot be fed.
+        """
+        self._check(request)
+        sequence = Sequence(request)
+        with self._wake:
+            if self._failure is not None:
+                raise DeviceUnavailableError(self._failure)
+            if self._stop_at_s is not None:
+                raise OverloadedError("the server is stopping; send the request to another or try again later")
+            self._scheduler.add(sequence)
+            self._counters.num_requests += 1
+            self._wake.notify_all()
+
+    def cancel(self, request_id: str) -> None:
+        """End a request before its next step, in whatever phase it is; nothing happens when it has ended."""
+        with self._wake:
+            self._cancelled.append(request_id)
+            self._wake.notify_all()
+
+    def stats(self) -> EngineStats:
+        """A consistent picture of this moment."""
+        now_s = self._clock()
+        with self._wake:
+            running = self._scheduler.running
+            slots = tuple(
+                SlotStats(sequence.slot, sequence.id, sequence.num_computed, now_s - sequence.admitted_s)
+                for sequence in running
+                if sequence.slot is not None and sequence.admitted_s is not None
+            )
+            return EngineStats(
+                num_queued=len(self._scheduler.queued),
+                num_running=len(running),
+                num_slots=self._scheduler.num_slots,
+                slots=slots,
+                **asdict(self._counters),
+            )
+
+    def _check(self, request: Request) -> None:
+        prompt, can = request.prompt_ids, self._capabilities
+        if not prompt:
+            raise RequestError("the prompt is empty; send at least one token", param="prompt")
+        if len(prompt) >= can.context_length:
+            raise ContextLengthError(len(prompt), can.context_length)
+        if min(prompt) < 0 or max(prompt) >= can.vocab_size:
+            wrong = next(token for token in prompt if not 0 <= token < can.vocab_size)
+            raise RequestError(f"token {wrong} is outside the vocabulary of {can.vocab_size}", param="prompt")
+        if request.sampling.max_tokens < 1:
+            raise RequestError(f"max_tokens is {request.sampling.max_tokens}; it must be 1 or more", param="max_tokens")
+
+    def _run(self) -> None:
+        """The thread: rounds until it is told to stop; a fault of our own fails everything rather than hang it."""
+        try:
+            while self._round():
+                pass
+        except Exception:
+            _log.exception("the engine's loop broke")
+            with self._wake:
+                events = self._give_up("the engine broke; see the server's log and restart it")
+            self._deliver(events)
+
+    def _round(self) -> bool:
+        """Wait for work, then run one step of it; False when the engine is to end."""
+        with self._wake:
+            self._wait()
+            started_s = self._clock()
+            events = self._apply_cancels(started_s)
+            alive = self._scheduler.alive
+            over = self._stop_at_s is not None and (started_s >= self._stop_at_s or not alive)
+            if over:
+                events += self._scheduler.fail(alive, "the server stopped before the reply was complete", started_s)
+            batch = self._scheduler.schedule(started_s)
+            self._count_admitted(batch)
+            self._counters.scheduling_s += self._clock() - started_s
+        self._deliver(events)
+        if batch.rows:
+            self._deliver(self._step(batch))
+        return not over
+
+    def _wait(self) -> None:
+        """Sleep until there is something to do, having checked that the books add up."""
+        while not (self._scheduler.alive or self._cancelled or self._stop_at_s is not None):
+            self._scheduler.check()
+            self._wake.wait()
+
+    def _apply_cancels(self, now_s: float) -> list[Event]:
+        events = [event for request_id in self._cancelled for event in self._scheduler.cancel(request_id, now_s)]
+        self._cancelled.clear()
+        return events
+
+    def _count_admitted(self, batch: Batch) -> None:
+        for sequence in batch.admitted:
+            self._counters.num_tokens_in += len(sequence.request.prompt_ids)
+            self._counters.num_tokens_cached += sequence.num_cached
+
+    def _step(self, batch: Batch) -> list[Event]:
+        """Run `batch`; a device error ends its requests, too many in a row all requests."""
+        try:
+            outcome = runner.run(self._device, batch, self._clock)
+        except DeviceError as error:
+            _log.error("a device step of %d rows failed: %s", len(batch.rows), error)
+            with self._wake:
+                return self._fail_step(batch, error)
+        with self._wake:
+            return self._complete_step(batch, outcome)
+
+    def _complete_step(self, batch: Batch, outcome: runner.Outcome) -> list[Event]:
+        started_s = self._clock()
+        counters = self._counters
+        self._num_failures_in_row = 0
+        counters.num_steps += 1
+        counters.num_tokens_out += len(outcome.tokens)
+        counters.program_s += outcome.program_s
+        counters.device_s += outcome.device_s
+        counters.sampling_s += outcome.sampling_s
+        counters.last_step_s = started_s
+        events: list[Event] = []
+        for sequence, error in outcome.faults:
+            events += self._scheduler.fail([sequence], str(error), started_s)
+        events += self._scheduler.complete(batch, outcome.tokens, started_s)
+        counters.scheduling_s += self._clock() - started_s
+        return events
+
+    def _fail_step(self, batch: Batch, error: DeviceError) -> list[Event]:
+        self._counters.num_failed_steps += 1
+        self._num_failures_in_row += 1
+        message = f"the device failed while it worked on this request: {error}"
+        events = self._scheduler.fail([sequence for sequence, _ in batch.parts], message, self._clock())
+        if isinstance(error, DeviceUnavailableError) or self._num_failures_in_row >= _MAX_FAILED_STEPS:
+            events += self._give_up(f"the device was given up: {error}; restart the server")
+        return events
+
+    def _give_up(self, failure: str) -> list[Event]:
+        """Take no more work and end what is alive; the caller holds the lock."""
+        _log.critical("%s", failure)
+        self._failure = failure
+        return self._scheduler.fail(self._scheduler.alive, failure, self._clock())
+
+    def _deliver(self, events: list[Event]) -> None:
+        if not events:
+            return
+        try:
+            self._deliver_events(events)
+        except Exception:
+            _log.exception("%d events could not be delivered", len(events))

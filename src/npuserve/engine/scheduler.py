@@ -1,0 +1,199 @@
+"""Who runs next: the queue, the slots and the choice of rows. Knows no device, clock, file or log."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from npuserve.core import Event, FinishReason, Row, Timings
+from npuserve.devices.base import Capabilities
+from npuserve.engine.sequence import Sequence
+from npuserve.engine.settings import EngineSettings
+from npuserve.engine.slots import SlotTable
+from npuserve.errors import OverloadedError, RequestError
+
+_NO_TIMINGS = Timings()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of one step, whose they are, and who was admitted for it.
+
+    `parts` lists (sequence, number of its rows) in row order.
+    """
+
+    rows: list[Row]
+    parts: list[tuple[Sequence, int]]
+    admitted: list[Sequence]
+
+    @property
+    def sampled(self) -> list[Sequence]:
+        """Sequences whose next token the step's logits decide, in the order of the logits."""
+        return [sequence for sequence, count in self.parts if count == sequence.num_pending]
+
+
+class Scheduler:
+    """First come, first served, with three verbs: add, schedule, complete; each accepted request ends once.
+
+    A sequence with one pending token is ready: all ready ones share a step, as decode rows do. Those with more
+    are behind: the oldest of them catches up by at most `chunk_size` rows a step. Without `mixed` the two kinds
+    of step take turns, so neither waits for more than one of the other; with it the rows behind ride along in
+    what the ready ones leave of the device's rows, which is at least one.
+    """
+
+    def __init__(self, settings: EngineSettings, capabilities: Capabilities) -> None:
+        self._max_rows = capabilities.max_rows
+        self._context_length = capabilities.context_length
+        # No more slots than rows: every ready sequence has a row in every decode step.
+        num_slots = min(settings.num_slots, capabilities.num_slots, capabilities.max_rows)
+        self._slots = SlotTable(num_slots, recurrent=capabilities.recurrent)
+        self._chunk_size = min(settings.chunk_size, capabilities.max_rows)
+        self._mixed = settings.mixed
+        self._max_queue = settings.max_queue
+        self._queue: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._alive: dict[str, Sequence] = {}
+        self._was_catching_up = False
+
+    @property
+    def num_slots(self) -> int:
+        return self._slots.num_slots
+
+    @property
+    def queued(self) -> tuple[Sequence, ...]:
+        return tuple(self._queue)
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """Sequences that hold a slot, oldest first."""
+        return tuple(self._running)
+
+    @property
+    def alive(self) -> tuple[Sequence, ...]:
+        """Every sequence that has not ended, oldest first."""
+        return tuple(self._alive.values())
+
+    def add(self, sequence: Sequence) -> None:
+        """Put `sequence` at the end of the queue.
+
+        Raises OverloadedError when the slots and a queue of `max_queue` are taken, RequestError when its id is alive.
+        """
+        if sequence.id in self._alive:
+            raise RequestError(f"request id {sequence.id} is in use; choose another", code="duplicate_request_id")
+        limit = self.num_slots + self._max_queue
+        if len(self._alive) >= limit:
+            raise OverloadedError(
+                f"{len(self._alive)} requests are running or waiting and the server takes {limit};"
+                " try again later or start it with a larger --max-queue"
+            )
+        self._queue.append(sequence)
+        self._alive[sequence.id] = sequence
+
+    def schedule(self, now_s: float) -> Batch:
+        """Admit what fits and choose the rows of the next step; no rows when nothing is alive."""
+        admitted = self._admit(now_s)
+        ready = [sequence for sequence in self._running if sequence.num_pending == 1]
+        behind = next((sequence for sequence in self._running if sequence.num_pending > 1), None)
+        if not self._mixed and ready and behind is not None:
+            # The two kinds take turns; the one whose turn it is not waits for one step.
+            self._was_catching_up = not self._was_catching_up
+            ready, behind = ([], behind) if self._was_catching_up else (ready, None)
+        parts = [(sequence, 1) for sequence in ready]
+        if behind is not None:
+            parts.append((behind, min(behind.num_pending, self._chunk_size, self._max_rows - len(ready))))
+        rows = [row for sequence, count in parts for row in sequence.next_rows(count)]
+        return Batch(rows, parts, admitted)
+
+    def complete(self, batch: Batch, tokens: Mapping[str, int], now_s: float) -> list[Event]:
+        """Book the rows of `batch` as run and the sampled `tokens` by request id; returns the news in row order.
+
+        Every sequence of `batch.sampled` that is still alive has a token.
+        """
+        events = []
+        for sequence, count in batch.parts:
+            if sequence.finish is not None:
+                continue
+            is_sampled = count == sequence.num_pending
+            sequence.num_computed += count
+            if is_sampled:
+                events.append(self._append(sequence, tokens[sequence.id], now_s))
+        return events
+
+    def cancel(self, request_id: str, now_s: float) -> list[Event]:
+        """End a request wherever it is; no event when it is not alive."""
+        sequence = self._alive.get(request_id)
+        return [] if sequence is None else [self._end(sequence, FinishReason.CANCELLED, now_s)]
+
+    def fail(self, sequences: Iterable[Sequence], error: str, now_s: float) -> list[Event]:
+        """End those of `sequences` that are alive with `error`; what their slots hold is no longer trusted."""
+        events = []
+        for sequence in sequences:
+            if sequence.finish is None:
+                sequence.num_computed = 0
+                events.append(self._end(sequence, FinishReason.FAILED, now_s, error=error))
+        return events
+
+    def forget_contexts(self) -> None:
+        """Drop the contexts of finished requests from the free slots."""
+        self._slots.forget()
+
+    def check(self) -> None:
+        """Raise AssertionError when the books do not add up."""
+        owned = [sequence.slot for sequence in self._running]
+        if len(set(owned)) != len(owned) or None in owned:
+            raise AssertionError(f"running requests share or lack slots: {owned}")
+        if len(owned) + self._slots.num_free != self.num_slots:
+            raise AssertionError(f"{len(owned)} slots in use and {self._slots.num_free} free are not {self.num_slots}")
+        if len(self._running) + len(self._queue) != len(self._alive):
+            raise AssertionError(
+                f"{len(self._alive)} alive are not {len(self._running)} running, {len(self._queue)} queued"
+            )
+
+    def _admit(self, now_s: float) -> list[Sequence]:
+        admitted = []
+        while self._queue and self._slots.num_free:
+            sequence = self._queue.popleft()
+            slot, num_cached = self._slots.acquire(sequence.tokens, sequence.request.cache_salt)
+            sequence.admit(slot, num_cached, now_s)
+            admitted.append(sequence)
+        self._running += admitted
+        return admitted
+
+    def _append(self, sequence: Sequence, token: int, now_s: float) -> Event:
+        if sequence.first_token_s is None:
+            sequence.first_token_s = now_s
+        sampling = sequence.request.sampling
+        if token in sampling.stop_token_ids:
+            return self._end(sequence, FinishReason.STOP, now_s, stop_token_id=token)
+        sequence.tokens.append(token)
+        if sequence.num_generated >= sampling.max_tokens or len(sequence.tokens) >= self._context_length:
+            return self._end(sequence, FinishReason.LENGTH, now_s, token_ids=(token,))
+        return Event(sequence.id, (token,), num_cached_tokens=sequence.num_cached, timings=_NO_TIMINGS)
+
+    def _end(
+        self,
+        sequence: Sequence,
+        finish: FinishReason,
+        now_s: float,
+        *,
+        token_ids: tuple[int, ...] = (),
+        stop_token_id: int | None = None,
+        error: str | None = None,
+    ) -> Event:
+        """Take `sequence` off the books, leaving its context warm in its slot."""
+        sequence.finish = finish
+        del self._alive[sequence.id]
+        if sequence.slot is None:
+            self._queue.remove(sequence)
+        else:
+            self._running.remove(sequence)
+            warm = sequence.tokens[: sequence.num_computed]
+            self._slots.release(sequence.slot, warm, sequence.request.cache_salt)
+        return Event(
+            sequence.id,
+            token_ids,
+            finish,
+            stop_token_id,
+            error,
+            num_cached_tokens=sequence.num_cached,
+            timings=sequence.timings(now_s),
+        )

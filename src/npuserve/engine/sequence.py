@@ -1,0 +1,54 @@
+"""One request while the engine works on it."""
+
+from npuserve.core import FinishReason, Request, Row, Timings
+from npuserve.engine.sampler import Sampler
+
+
+class Sequence:
+    """The tokens of one request and how far the device has got with them.
+
+    `tokens` is the prompt, then what was generated. The first `num_computed` of them are in the slot; the rest
+    must catch up, and the logits of the last one give the next token. There is no other phase.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.tokens = list(request.prompt_ids)
+        self.sampler = Sampler(request.sampling, len(request.prompt_ids))
+        self.slot: int | None = None
+        self.num_computed = 0
+        self.num_cached = 0
+        self.finish: FinishReason | None = None
+        self.admitted_s: float | None = None
+        self.first_token_s: float | None = None
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - len(self.request.prompt_ids)
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that the device has not seen yet; 1 or more while the sequence is alive."""
+        return len(self.tokens) - self.num_computed
+
+    def admit(self, slot: int, num_cached: int, now_s: float) -> None:
+        """Take `slot`, which holds the first `num_cached` tokens already."""
+        self.slot = slot
+        self.num_computed = self.num_cached = num_cached
+        self.admitted_s = now_s
+
+    def next_rows(self, count: int) -> list[Row]:
+        """Rows of the next `count` pending tokens; the last of all pending ones wants logits."""
+        assert self.slot is not None, f"{self.id} has no slot"
+        start, last = self.num_computed, len(self.tokens) - 1
+        return [Row(self.slot, at, self.tokens[at], at == last) for at in range(start, start + count)]
+
+    def timings(self, now_s: float) -> Timings:
+        """What it has cost until `now_s`, in which phase."""
+        admitted_s = now_s if self.admitted_s is None else self.admitted_s
+        first_token_s = now_s if self.first_token_s is None else self.first_token_s
+        return Timings(admitted_s - self.request.arrival_s, first_token_s - admitted_s, now_s - first_token_s)
