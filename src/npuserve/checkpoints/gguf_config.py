@@ -1,0 +1,163 @@
+"""GGUF metadata in the terms of Hugging Face: config.json, generation_config.json and tensor names."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from npuserve.checkpoints.gguf_header import GgufHeader
+from npuserve.errors import CheckpointError, UnsupportedModelError
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+_MAX_SIZE = 1 << 31
+_TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_SAMPLING = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+_TOKEN_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+def hugging_face_name(name: str) -> str:
+    """`blk.0.attn_q.weight` to `model.layers.0.self_attn.q_proj.weight`; a name that is not known stays as it is."""
+    layer = _LAYER.fullmatch(name)
+    if layer and layer[2] in _LAYER_NAMES:
+        return f"model.layers.{layer[1]}.{_LAYER_NAMES[layer[2]]}.{layer[3]}"
+    stem, _, kind = name.rpartition(".")
+    return f"{_TOP_NAMES[stem]}.{kind}" if stem in _TOP_NAMES else name
+
+
+def translate_generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Recommended sampling (`general.sampling.*`) and the end-of-text id."""
+    found = {ours: metadata.get(f"general.sampling.{theirs}") for theirs, ours in _SAMPLING.items()}
+    generation = {key: _shortest(value) for key, value in found.items() if isinstance(value, int | float)}
+    if type(end := metadata.get("tokenizer.ggml.eos_token_id")) is int:
+        generation["eos_token_id"] = end
+    return generation
+
+
+def translate_config(header: GgufHeader, path: object) -> dict[str, Any]:
+    """config.json of a Llama, Qwen2 or Qwen3 file; raises UnsupportedModelError for other architectures."""
+    return _Translation(header, path).config()
+
+
+class _Translation:
+    def __init__(self, header: GgufHeader, path: object) -> None:
+        self._metadata, self._tensors, self._path = header.metadata, header.tensors, path
+        architecture = self._metadata.get("general.architecture")
+        if architecture not in ARCHITECTURES:
+            raise UnsupportedModelError(
+                f"{path}: GGUF architecture {architecture!r} is not read; known are {', '.join(ARCHITECTURES)};"
+                " for other families use the safetensors folder"
+            )
+        self._architecture = str(architecture)
+
+    def config(self) -> dict[str, Any]:
+        num_heads = self._size("attention.head_count")
+        hidden_size = self._size("embedding_length")
+        config: dict[str, Any] = {
+            "model_type": self._architecture,
+            "architectures": [ARCHITECTURES[self._architecture]],
+            "vocab_size": self._vocab_size(),
+            "hidden_size": hidden_size,
+            "intermediate_size": self._size("feed_forward_length"),
+            "num_hidden_layers": self._size("block_count"),
+            "num_attention_heads": num_heads,
+            "num_key_value_heads": self._size("attention.head_count_kv", num_heads),
+            "head_dim": self._size("attention.key_length", hidden_size // num_heads or None),
+            "max_position_embeddings": self._size("context_length"),
+            "rms_norm_eps": self._number("attention.layer_norm_rms_epsilon"),
+            "rope_theta": self._number("rope.freq_base", 10_000.0),
+            "hidden_act": "silu",
+            "attention_bias": "blk.0.attn_q.bias" in self._tensors,
+            "tie_word_embeddings": "output.weight" not in self._tensors,
+            "rope_scaling": self._rope_scaling(),
+        }
+        config |= {ours: self._metadata.get(f"tokenizer.ggml.{theirs}") for theirs, ours in _TOKEN_IDS.items()}
+        self._check(config)
+        return config
+
+    def _check(self, config: Mapping[str, Any]) -> None:
+        if self._get("expert_count"):
+            raise UnsupportedModelError(
+                f"{self._path}: a mixture of experts in a GGUF file is not read; use the safetensors folder"
+            )
+        head_dim = config["head_dim"]
+        if (rotary := self._size("rope.dimension_count", head_dim)) != head_dim:
+            raise UnsupportedModelError(
+                f"{self._path}: RoPE on {rotary} of {head_dim} dimensions is not read from GGUF"
+            )
+        if config["num_attention_heads"] % config["num_key_value_heads"] or head_dim % 2:
+            raise self._error(
+                "attention.head_count_kv", config["num_key_value_heads"], "a divisor of the number of heads"
+            )
+        bias = [
+            name
+            for name in self._tensors
+            if name.endswith(("attn_output.bias", "ffn_up.bias", "ffn_gate.bias", "ffn_down.bias"))
+        ]
+        if bias:
+            raise UnsupportedModelError(f"{self._path}: {bias[0]} is a bias that this family has not")
+
+    def _vocab_size(self) -> int:
+        embedding = self._tensors.get("token_embd.weight")
+        tokens = self._metadata.get("tokenizer.ggml.tokens")
+        if embedding is not None and len(embedding.shape) == 2:
+            return embedding.shape[0]
+        return self._size("vocab_size", len(tokens) if isinstance(tokens, list) and tokens else None)
+
+    def _rope_scaling(self) -> dict[str, Any] | None:
+        """Factors stored as a tensor (Llama 3) are LongRoPE with one list; linear and YaRN are numbers."""
+        kind = self._get("rope.scaling.type")
+        if kind in (None, "none"):
+            return None
+        scaling = {"rope_type": kind, "factor": self._number("rope.scaling.factor")}
+        if self._get("rope.scaling.original_context_length") is not None:
+            scaling["original_max_position_embeddings"] = self._size("rope.scaling.original_context_length")
+        return scaling
+
+    def _get(self, key: str) -> Any:
+        return self._metadata.get(f"{self._architecture}.{key}")
+
+    def _size(self, key: str, default: int | None = None) -> int:
+        value = self._get(key)
+        value = default if value is None else value
+        if type(value) is not int or not 0 < value < _MAX_SIZE:
+            raise self._error(key, value, f"a whole number from 1 to {_MAX_SIZE - 1}")
+        return value
+
+    def _number(self, key: str, default: float | None = None) -> float:
+        value = self._get(key)
+        value = default if value is None else value
+        if not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise self._error(key, value, "a finite number above 0")
+        return float(_shortest(value))
+
+    def _error(self, key: str, value: object, wanted: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self._path}: {self._architecture}.{key} is {value!r}, not {wanted}; fetch the file again"
+        )
+
+
+def _shortest(value: float) -> float:
+    """The shortest decimal that is the same float32: 9.999999747378752e-06 was written as 1e-05."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value

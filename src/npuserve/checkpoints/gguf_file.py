@@ -1,0 +1,151 @@
+"""A checkpoint in one GGUF file: quantized weights, configuration and tokenizer together."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuserve.checkpoints.gguf_config import hugging_face_name, translate_config, translate_generation_config
+from npuserve.checkpoints.gguf_header import BLOCK_TYPES, TensorInfo, read_header
+from npuserve.checkpoints.gguf_tokenizer import GgufVocabulary
+from npuserve.checkpoints.mapped_file import MappedFile
+from npuserve.checkpoints.special_tokens import SpecialTokens
+from npuserve.errors import CheckpointError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_LLAMA_ROPE_FACTORS = "rope_freqs.weight"
+_PAIRED = tuple(f".self_attn.{part}_proj.{kind}" for part in "qk" for kind in ("weight", "bias"))
+
+
+class GgufFile:
+    """See `Checkpoint`."""
+
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        self.path = path
+        self.name = name or path.stem
+        self._file = MappedFile(path)
+        try:
+            self._header = read_header(self._file)
+            self._tensors = self._named()
+            self.config: Mapping[str, Any] = self._read_config()
+        except BaseException:
+            self._file.close()
+            raise
+        self.generation_config: Mapping[str, Any] = translate_generation_config(self._header.metadata)
+
+    @cached_property
+    def _vocabulary(self) -> GgufVocabulary:
+        return GgufVocabulary(self._header.metadata, self.path)
+
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        return self._vocabulary.special_tokens()
+
+    @property
+    def chat_template(self) -> str | None:
+        template = self._header.metadata.get("tokenizer.chat_template")
+        return template if isinstance(template, str) else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = blake2b(digest_size=16)
+        digest.update(self._file.read(0, self._header.size_bytes))
+        digest.update(f"{self._file.size_bytes} {self._file.mtime_ns}".encode())
+        digest.update(self._file.samples())
+        return digest.hexdigest()
+
+    def tensor_names(self) -> Sequence[str]:
+        return list(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._info(name).shape
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        return self.tensor_rows(name, 0, self.shape(name)[0])
+
+    def tensor_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
+        info = self._info(name)
+        if not 0 <= start <= stop <= info.shape[0]:
+            raise ValueError(f"rows {start}..{stop} of {name}, which has {info.shape[0]}")
+        stored = self._stored(info)
+        if len(info.shape) == 1:
+            return self._dequantize(info, stored).reshape(info.shape)[self._row_order(name, start, stop)].copy()
+        rows = stored.reshape(info.shape[0], -1)[self._row_order(name, start, stop)]
+        return self._dequantize(info, rows).reshape(stop - start, *info.shape[1:])
+
+    def tokenizer(self) -> "Tokenizer":
+        return self._vocabulary.build()
+
+    def plain_tokenizer(self) -> "Tokenizer":
+        tokenizer = self._vocabulary.build()
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _named(self) -> dict[str, TensorInfo]:
+        return {
+            hugging_face_name(name): info for name, info in self._header.tensors.items() if name != _LLAMA_ROPE_FACTORS
+        }
+
+    def _read_config(self) -> dict[str, Any]:
+        """Llama 3 files carry their RoPE factors as a tensor; in Hugging Face terms that is LongRoPE with one list."""
+        config = translate_config(self._header, self.path)
+        info = self._header.tensors.get(_LLAMA_ROPE_FACTORS)
+        if info is not None:
+            factors = self._dequantize(info, self._stored(info)).ravel().tolist()
+            config["rope_scaling"] = {
+                "rope_type": "longrope",
+                "short_factor": factors,
+                "long_factor": factors,
+                "attention_factor": 1.0,
+                "original_max_position_embeddings": config["max_position_embeddings"],
+            }
+        return config
+
+    def _info(self, name: str) -> TensorInfo:
+        if name not in self._tensors:
+            raise CheckpointError(f"{self.path}: has no tensor {name!r} (it has {len(self._tensors)}); fetch it again")
+        return self._tensors[name]
+
+    def _stored(self, info: TensorInfo) -> NDArray[np.uint8]:
+        return np.frombuffer(self._file.view(info.offset, info.size_bytes), np.uint8)
+
+    def _row_order(self, name: str, start: int, stop: int) -> slice | NDArray[np.intp]:
+        """Where rows start..stop-1 are stored.
+
+        The converter to GGUF interleaves the two RoPE halves of every q and k head of a Llama: Hugging Face's row
+        h*D + a*D/2 + i (a = 0, 1) is stored as row h*D + 2*i + a, where D is the head dimension.
+        """
+        if self.config["model_type"] != "llama" or not name.endswith(_PAIRED):
+            return slice(start, stop)
+        head_dim = self.config["head_dim"]
+        if self._info(name).shape[0] % head_dim:
+            raise CheckpointError(f"{self.path}: {name} of shape {self.shape(name)} is not whole heads of {head_dim}")
+        head, inside = np.divmod(np.arange(start, stop), head_dim)
+        half, pair = np.divmod(inside, head_dim // 2)
+        return np.asarray(head * head_dim + 2 * pair + half, np.intp)
+
+    def _dequantize(self, info: TensorInfo, stored: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """float32, fresh; `stored` is whole rows."""
+        from gguf import quants
+        from gguf.constants import GGMLQuantizationType
+
+        if info.type_number == 0:
+            return np.array(stored, copy=True).view(np.float32)
+        block = BLOCK_TYPES[info.type_number]
+        try:
+            with np.errstate(all="ignore"):
+                values = quants.dequantize(np.ascontiguousarray(stored), GGMLQuantizationType(info.type_number))
+        except (NotImplementedError, ValueError) as error:
+            raise UnsupportedModelError(
+                f"{self.path}: tensor {info.name!r} is stored as {block.name}, which the gguf package cannot unpack"
+            ) from error
+        return np.asarray(values, np.float32)
