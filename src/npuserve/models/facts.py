@@ -1,0 +1,78 @@
+"""What the program builder has to know of a model: numbers and names, no code."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuserve.errors import CheckpointError
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNames:
+    """Tensor names of one decoder layer below its prefix; None where the family has no such tensor."""
+
+    input_norm: str = "input_layernorm.weight"
+    q: str = "self_attn.q_proj"
+    k: str = "self_attn.k_proj"
+    v: str = "self_attn.v_proj"
+    o: str = "self_attn.o_proj"
+    q_norm: str | None = None
+    k_norm: str | None = None
+    post_norm: str = "post_attention_layernorm.weight"
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    down: str = "mlp.down_proj"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A decoder-only transformer: pre-norm, rotary attention with grouped heads, SwiGLU.
+
+    `inverse_frequencies` are the rotary ones, [head_dim / 2] in radians per position, and `rope_gain` multiplies
+    cosine and sine.
+    """
+
+    model_type: str
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    norm_eps: float
+    tied_head: bool
+    context_length: int
+    inverse_frequencies: NDArray[np.float64]
+    rope_gain: float = 1.0
+    qkv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: bool = False
+    layer_prefix: str = "model.layers.{}."
+    embedding: str = "model.embed_tokens.weight"
+    final_norm: str = "model.norm.weight"
+    head: str = "lm_head.weight"
+    names: LayerNames = field(default_factory=LayerNames)
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one key-value head."""
+        return self.num_heads // self.num_kv_heads
+
+
+Family = Callable[[Config], ModelFacts]
+
+
+def positive(config: Config, key: str, default: int | None = None) -> int:
+    """A whole number above zero from config.json; CheckpointError names the key otherwise."""
+    value = config.get(key)
+    if value is None:
+        value = default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CheckpointError(f"config.json: {key} is {value!r}, but must be a whole number of at least 1")
+    return value

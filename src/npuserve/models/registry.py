@@ -1,0 +1,19 @@
+"""Families by model type; a family's module is imported when it is asked for."""
+
+from importlib import import_module
+
+from npuserve.errors import UnsupportedModelError
+from npuserve.models.facts import Config, ModelFacts
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+def model_facts(config: Config) -> ModelFacts:
+    """Facts of the model that a config.json describes; UnsupportedModelError lists the families there are."""
+    model_type = config.get("model_type")
+    if model_type not in FAMILIES:
+        raise UnsupportedModelError(
+            f"model type {model_type!r} is not served by this version; it serves {', '.join(FAMILIES)}"
+        )
+    facts: ModelFacts = import_module(f"npuserve.models.{model_type}").facts(config)
+    return facts

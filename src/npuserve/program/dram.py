@@ -1,0 +1,222 @@
+"""Where everything stands in card memory.
+
+    0                 layer 0: vectors (fp32), then per matrix its int8 rows and their scales
+    layer_stride      layer 1 …
+                      final norm, head rows, head scales
+    image_bytes       step table: row records, then the layers' segment words
+                      logits, fp32 [max_rows, vocab]
+                      KV slots: [slot][layer] of K rows, K scales, V scales, V^T rows
+
+All offsets and sizes are bytes.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from npuserve.errors import ProgramError
+from npuserve.program.geometry import ATTENTION_BLOCK, BLOCK, WORD, Geometry, round_up
+
+PAGE = 4096
+BEAT = 64
+WORDS_PER_SEGMENT = 16
+ADDRESS_SPACE = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A packed matrix: rows [n, blocks * 128] int8 at `weights`, scales [n, blocks] fp32 at `scales`."""
+
+    weights: int
+    scales: int
+    n: int
+    blocks: int
+
+    @property
+    def row_stride(self) -> int:
+        return self.blocks * BLOCK
+
+    @property
+    def scale_stride(self) -> int:
+        return self.blocks * WORD
+
+    @property
+    def end(self) -> int:
+        return round_up(self.scales + self.n * self.scale_stride, BLOCK)
+
+
+def matrix_at(offset: int, n: int, columns: int) -> Matrix:
+    """A matrix placed at a multiple of 128."""
+    blocks = columns // BLOCK
+    return Matrix(offset, round_up(offset + n * columns, BLOCK), n, blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """fp32 vectors of a layer, offsets in words from the first; `size` in words. LD fetches them at once."""
+
+    input_norm: int
+    post_norm: int
+    q_norm: int
+    k_norm: int
+    qkv_bias: int
+    o_bias: int
+    size: int
+
+
+@dataclass(frozen=True)
+class LayerLayout:
+    """Offsets from the start of a layer's part of the image."""
+
+    geometry: Geometry
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        geometry, facts = self.geometry, self.geometry.facts
+        post_norm = geometry.hidden
+        q_norm = post_norm + geometry.hidden
+        k_norm = q_norm + (facts.head_dim if facts.qk_norm else 0)
+        qkv_bias = k_norm + (facts.head_dim if facts.qk_norm else 0)
+        o_bias = qkv_bias + (geometry.qkv if facts.qkv_bias else 0)
+        size = o_bias + (facts.hidden_size if facts.o_bias else 0)
+        return Vectors(0, post_norm, q_norm, k_norm, qkv_bias, o_bias, size)
+
+    @cached_property
+    def qkv(self) -> Matrix:
+        start = round_up(self.vectors.size * WORD, BLOCK)
+        return matrix_at(start, self.geometry.qkv, self.geometry.hidden)
+
+    @cached_property
+    def o(self) -> Matrix:
+        return matrix_at(self.qkv.end, self.geometry.facts.hidden_size, self.geometry.attention)
+
+    @cached_property
+    def gate_up(self) -> Matrix:
+        return matrix_at(self.o.end, 2 * self.geometry.facts.intermediate_size, self.geometry.hidden)
+
+    @cached_property
+    def down(self) -> Matrix:
+        return matrix_at(self.gate_up.end, self.geometry.facts.hidden_size, self.geometry.mlp)
+
+    @property
+    def stride(self) -> int:
+        return self.down.end
+
+
+@dataclass(frozen=True)
+class KvLayout:
+    """One slot's keys and values of one layer; heads follow each other in each of the four parts."""
+
+    geometry: Geometry
+
+    @property
+    def k_row(self) -> int:
+        """Bytes of one position's key of one head."""
+        return self.geometry.head
+
+    @property
+    def k_head(self) -> int:
+        return self.geometry.positions * self.k_row
+
+    @property
+    def k_scale_row(self) -> int:
+        return self.geometry.head // BLOCK * WORD
+
+    @property
+    def k_scale_head(self) -> int:
+        return self.geometry.positions * self.k_scale_row
+
+    @property
+    def k_scales(self) -> int:
+        return self.geometry.facts.num_kv_heads * self.k_head
+
+    @property
+    def v_scales(self) -> int:
+        return self.k_scales + self.geometry.facts.num_kv_heads * self.k_scale_head
+
+    @property
+    def v_scale_head(self) -> int:
+        return self.geometry.positions * WORD
+
+    @property
+    def v_head(self) -> int:
+        return self.geometry.value_rows * self.geometry.v_row_stride_bytes
+
+    @property
+    def values(self) -> int:
+        return round_up(self.v_scales + self.geometry.facts.num_kv_heads * self.v_scale_head, BLOCK)
+
+    @property
+    def stride(self) -> int:
+        return round_up(self.values + self.geometry.facts.num_kv_heads * self.v_head, BLOCK)
+
+
+@dataclass(frozen=True)
+class DramLayout:
+    """The whole map for a model, a number of slots and the most rows a step may have."""
+
+    geometry: Geometry
+    num_slots: int
+    max_rows: int
+
+    def __post_init__(self) -> None:
+        if self.size > ADDRESS_SPACE:
+            raise ProgramError(
+                f"weights and {self.num_slots} slots of {self.geometry.capacity} tokens need"
+                f" {self.size / (1 << 30):.1f} GiB, but the card addresses 4; use fewer --slots or a smaller --cap"
+            )
+
+    @cached_property
+    def layer(self) -> LayerLayout:
+        return LayerLayout(self.geometry)
+
+    @cached_property
+    def kv(self) -> KvLayout:
+        return KvLayout(self.geometry)
+
+    @property
+    def final_norm(self) -> int:
+        return self.geometry.facts.num_layers * self.layer.stride
+
+    @cached_property
+    def head(self) -> Matrix:
+        start = round_up(self.final_norm + self.geometry.hidden * WORD, BLOCK)
+        return matrix_at(start, self.geometry.facts.vocab_size, self.geometry.hidden)
+
+    @property
+    def image_bytes(self) -> int:
+        return round_up(self.head.end, PAGE)
+
+    @property
+    def row_record_words(self) -> int:
+        """What the host writes for one row at most: hidden state, cosines, sines, two mask blocks."""
+        return self.geometry.hidden + 2 * self.geometry.facts.head_dim + 2 * ATTENTION_BLOCK
+
+    @property
+    def rows(self) -> int:
+        return self.image_bytes
+
+    @property
+    def segments(self) -> int:
+        return round_up(self.rows + self.max_rows * self.row_record_words * WORD, PAGE)
+
+    @property
+    def logits(self) -> int:
+        words = self.geometry.facts.num_layers * (1 + self.max_rows) * WORDS_PER_SEGMENT
+        return round_up(self.segments + words * WORD, PAGE)
+
+    @cached_property
+    def slots(self) -> int:
+        return round_up(self.logits + self.max_rows * self.geometry.facts.vocab_size * WORD, PAGE)
+
+    @property
+    def slot_stride(self) -> int:
+        return round_up(self.geometry.facts.num_layers * self.kv.stride, PAGE)
+
+    @property
+    def programs(self) -> int:
+        return self.slots + self.num_slots * self.slot_stride
+
+    @property
+    def size(self) -> int:
+        """Bytes in all, with room for one program behind the slots."""
+        return self.programs + (2 << 20)

@@ -1,0 +1,1 @@
+"""Emission of one part of a step each; every family composes these."""

@@ -1,0 +1,120 @@
+"""From the qkv product to padded heads: biases, norms of q and k, rotation, and the copy of v."""
+
+from npuserve.isa.spec import BMode, VectorFunction
+from npuserve.program.assembler import Assembler
+from npuserve.program.kernels.grid import Grid, sweeps
+from npuserve.program.tmem import TmemLayout
+
+
+def add_bias(asm: Assembler, *, out: int, stride: int, rows: int, size: int, bias: int) -> None:
+    """out[row] += bias."""
+    asm.vop(
+        VectorFunction.ADD,
+        out,
+        out,
+        bias,
+        rows=rows,
+        cols=size,
+        strides=(stride, stride, 0),
+        mode=BMode.PER_COLUMN,
+    )
+
+
+def norm_heads(asm: Assembler, tmem: TmemLayout, *, first_head: int, num_heads: int, weight: int, eps: float) -> None:
+    """RMS norm of each head in place, heads counted from q's first; the weight has head_dim words."""
+    facts, rows = tmem.geometry.facts, tmem.shape.rows
+    size = facts.head_dim
+    heads = Grid(tmem.rows + tmem.qkv + first_head * size, tmem.row_stride, size)
+    statistics = Grid(tmem.statistics, num_heads, 1)
+    for sweep in sweeps(rows, num_heads):
+        strides = (statistics.stride(sweep), heads.stride(sweep), 0)
+        asm.vop(
+            VectorFunction.RSSQ,
+            statistics.start(sweep),
+            heads.start(sweep),
+            rows=sweep.length,
+            cols=size,
+            strides=strides,
+        )
+    count = rows * num_heads
+    asm.vop(VectorFunction.MUL, tmem.statistics, tmem.statistics, 1.0 / size, cols=count)
+    asm.vop(VectorFunction.ADD, tmem.statistics, tmem.statistics, eps, cols=count)
+    asm.vop(VectorFunction.RSQRT, tmem.statistics, tmem.statistics, cols=count)
+    for sweep in sweeps(rows, num_heads):
+        start, stride = heads.start(sweep), heads.stride(sweep)
+        asm.vop(
+            VectorFunction.MUL,
+            start,
+            start,
+            statistics.start(sweep),
+            rows=sweep.length,
+            cols=size,
+            strides=(stride, stride, statistics.stride(sweep)),
+            mode=BMode.PER_ROW,
+        )
+        asm.vop(
+            VectorFunction.MUL,
+            start,
+            start,
+            weight,
+            rows=sweep.length,
+            cols=size,
+            strides=(stride, stride, 0),
+            mode=BMode.PER_COLUMN,
+        )
+
+
+def rotate_heads(asm: Assembler, tmem: TmemLayout) -> None:
+    """Rotate q and k heads by their row's angles, from the qkv product into the padded heads.
+
+    out = x * [cos, cos] + swap(x) * [-sin, sin], where swap exchanges the two halves of a head; the host writes
+    cosines and sines doubled and signed that way.
+    """
+    geometry, rows, stride = tmem.geometry, tmem.shape.rows, tmem.row_stride
+    size, half = geometry.facts.head_dim, geometry.facts.head_dim // 2
+    source = Grid(tmem.rows + tmem.qkv, stride, size)
+    target = Grid(tmem.rows + tmem.qk_heads, stride, geometry.head)
+    cosines = Grid(tmem.rows + tmem.cosines, stride, 0)
+    sines = Grid(tmem.rows + tmem.sines, stride, 0)
+    for sweep in sweeps(rows, geometry.num_qk_heads):
+
+        def multiply(out: Grid, a: Grid, b: Grid, columns: int) -> None:
+            asm.vop(
+                VectorFunction.MUL,
+                out.start(sweep),  # noqa: B023 - called before the sweep changes
+                a.start(sweep),  # noqa: B023
+                b.start(sweep),  # noqa: B023
+                rows=sweep.length,  # noqa: B023
+                cols=columns,
+                strides=(out.stride(sweep), a.stride(sweep), b.stride(sweep)),  # noqa: B023
+            )
+
+        multiply(target, source.shifted(half), sines, half)
+        multiply(target.shifted(half), source, sines.shifted(half), half)
+        multiply(source, source, cosines, size)
+        asm.vop(
+            VectorFunction.ADD,
+            target.start(sweep),
+            source.start(sweep),
+            target.start(sweep),
+            rows=sweep.length,
+            cols=size,
+            strides=(target.stride(sweep), source.stride(sweep), target.stride(sweep)),
+        )
+
+
+def copy_values(asm: Assembler, tmem: TmemLayout) -> None:
+    """v heads from the qkv product into their padded places."""
+    geometry = tmem.geometry
+    size = geometry.facts.head_dim
+    source = Grid(tmem.rows + tmem.qkv + geometry.num_qk_heads * size, tmem.row_stride, size)
+    target = Grid(tmem.rows + tmem.v_heads, tmem.row_stride, geometry.head)
+    for sweep in sweeps(tmem.shape.rows, geometry.facts.num_kv_heads):
+        asm.vop(
+            VectorFunction.COPY,
+            target.start(sweep),
+            source.start(sweep),
+            rows=sweep.length,
+            cols=size,
+            strides=(target.stride(sweep), source.stride(sweep), 0),
+        )

@@ -1,0 +1,40 @@
+"""What each machine register holds in our programs."""
+
+from enum import IntEnum
+
+
+class Reg(IntEnum):
+    """R0 reads zero; R8 to R15 hold run arguments at the start, which our programs do not use."""
+
+    LAYER = 1
+    """DRAM address of the current layer's part of the image."""
+    TABLE = 2
+    """DRAM address of the current layer's segment words."""
+    ROW = 3
+    """TMEM address of the current decode row's record."""
+    SEGMENT = 4
+    """TMEM address of the current segment's words."""
+    KEYS = 5
+    KEY_SCALES = 6
+    VALUES = 7
+    VALUE_SCALES = 8
+    MASK = 9
+    FULL_BLOCKS = 10
+    MASKED_BLOCKS = 11
+    SCALES = 12
+    LOGITS = 13
+
+
+class SegmentWord(IntEnum):
+    """The words of a segment in the step table; all but the counts are DRAM addresses."""
+
+    WRITE_KEYS = 0
+    WRITE_KEY_SCALES = 1
+    WRITE_VALUES = 2
+    WRITE_VALUE_SCALES = 3
+    KEYS = 4
+    KEY_SCALES = 5
+    VALUES = 6
+    VALUE_SCALES = 7
+    FULL_BLOCKS = 8
+    MASKED_BLOCKS = 9
