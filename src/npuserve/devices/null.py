@@ -61,8 +61,10 @@ class NullDevice:
         # Per slot: tokens written so far, and the hash of the tokens up to and including each.
         self._tokens: list[list[int]] = [[] for _ in range(num_slots)]
         self._hashes: list[list[int]] = [[] for _ in range(num_slots)]
-        self._logits = np.zeros((max_rows, vocab_size), dtype=np.float32)
-        self._raised = np.zeros(0, dtype=np.int64)
+        # What a row looks like before its likely tokens are raised: no two tokens tie.
+        self._floor = np.linspace(0.0, -1.0, vocab_size, dtype=np.float32)
+        self._logits = np.tile(self._floor, (max_rows, 1))
+        self._raised = np.zeros((0, 1), dtype=np.int64)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -140,10 +142,10 @@ class NullDevice:
         return wanted
 
     def _fill(self, wanted: list[tuple[int, int]]) -> NDArray[np.float32]:
-        """Lower what the last step raised and raise this step's likely tokens, all else staying 0."""
+        """Lower what the last step raised and raise this step's likely tokens; the rest stays as it is."""
         vocab_size = self._capabilities.vocab_size
         flat = self._logits.reshape(-1)
-        flat[self._raised] = 0.0
+        flat[self._raised] = self._floor[self._raised % vocab_size]
         if self._script is None:
             hashes = np.array([self._hashes[slot][position] for slot, position in wanted], dtype=np.uint64)
             likely = ((hashes[:, None] * _SPREAD) >> np.uint64(33)) % np.uint64(vocab_size)

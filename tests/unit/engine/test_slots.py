@@ -1,0 +1,57 @@
+import pytest
+
+from npuserve.engine.slots import SlotTable
+
+
+def warm(*contexts: tuple[list[int], str], recurrent: bool = False) -> SlotTable:
+    """A table whose free slots 0, 1, ... hold `contexts`, given back in that order."""
+    table = SlotTable(len(contexts), recurrent=recurrent)
+    taken = [table.acquire([99], "")[0] for _ in contexts]
+    for slot, (tokens, salt) in zip(taken, contexts, strict=True):
+        table.release(slot, tokens, salt)
+    return table
+
+
+def test_the_slot_with_the_longest_common_prefix_is_taken() -> None:
+    table = warm(([1, 2], ""), ([1, 2, 3], ""), ([1, 9, 3, 4], ""))
+    assert table.acquire([1, 2, 3, 4], "") == (1, 3)
+    assert table.acquire([1, 2, 3, 4], "") == (0, 2)
+    assert table.acquire([1, 2, 3, 4], "") == (2, 1)
+
+
+def test_the_last_prompt_token_is_always_run_anew() -> None:
+    assert warm(([1, 2, 3, 4], "")).acquire([1, 2, 3], "") == (0, 2)
+    assert warm(([1], "")).acquire([1], "") == (0, 0)
+
+
+def test_a_context_of_another_salt_is_not_reused() -> None:
+    table = warm(([1, 2, 3], "alice"), ([1, 2], "bob"))
+    assert table.acquire([1, 2, 3, 4], "bob") == (1, 2)
+    assert table.acquire([1, 2, 3, 4], "bob") == (0, 0)
+
+
+def test_an_empty_slot_is_taken_before_a_warm_one_and_the_oldest_warm_one_next() -> None:
+    table = warm(([1], ""), ([2], ""), ([], ""))
+    assert [table.acquire([7], "")[0] for _ in range(3)] == [2, 0, 1]
+
+
+def test_a_recurrent_context_is_resumed_whole_or_not_at_all() -> None:
+    assert warm(([1, 2, 3], ""), recurrent=True).acquire([1, 2, 3, 4], "") == (0, 3)
+    assert warm(([1, 2, 3], ""), recurrent=True).acquire([1, 2, 4, 5], "") == (0, 0)
+    assert warm(([1, 2, 3], ""), recurrent=True).acquire([1, 2, 3], "") == (0, 0)
+
+
+def test_forgotten_contexts_are_not_reused() -> None:
+    table = warm(([1, 2, 3], ""))
+    table.forget()
+    assert table.acquire([1, 2, 3, 4], "") == (0, 0)
+
+
+def test_no_slot_is_given_twice_or_taken_back_twice() -> None:
+    table = SlotTable(1)
+    table.acquire([1], "")
+    with pytest.raises(LookupError):
+        table.acquire([1], "")
+    table.release(0, [1], "")
+    with pytest.raises(AssertionError, match="released twice"):
+        table.release(0, [1], "")
