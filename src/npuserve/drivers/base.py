@@ -1,5 +1,6 @@
 """The Link seam: the only way from our software to a card, real, modelled or simulated."""
 
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -18,9 +19,12 @@ class Link(Protocol):
     def write_register(self, offset: int, value: int) -> None: ...
 
     def read_dram(self, address: int, size: int) -> NDArray[np.uint8]:
-        """Copy `size` bytes out of card memory."""
+        """`size` bytes of card memory; what is returned may change with the next run."""
 
     def write_dram(self, address: int, data: NDArray[np.uint8]) -> None:
         """Copy contiguous bytes into card memory; address and size are whole 64-byte beats."""
+
+    def load_file(self, path: Path, offset: int, size: int, address: int) -> None:
+        """Fill card memory from a file; offset, size and address are whole 4096-byte pages."""
 
     def close(self) -> None: ...

@@ -1,0 +1,180 @@
+"""One openTPU card, real or simulated: steps become programs and step tables, runs become logits."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuserve.core import Row
+from npuserve.devices.base import Capabilities, StepResult
+from npuserve.drivers.base import Link
+from npuserve.drivers.registers import CARD_ID, Caps, Control, Register, Status
+from npuserve.errors import DeviceError, DeviceUnavailableError
+from npuserve.isa.machine import MachineConfig
+from npuserve.program.decoder import build
+from npuserve.program.dram import BEAT, PAGE, DramLayout
+from npuserve.program.geometry import round_up
+from npuserve.program.image import Image
+from npuserve.program.step_table import Segment, StepTable, segments_of
+from npuserve.program.tmem import Shape
+
+REQUIRED = Caps.GEN
+STOPPED = Status.ERROR | Status.AXI_ERR | Status.WAIT_TO
+
+
+class OtpuDevice:
+    """Serves one model image over any Link.
+
+    The first run after opening is a warm-up of the decode program, so that a broken card or image shows at once.
+    """
+
+    def __init__(self, link: Link, machine: MachineConfig, dram: DramLayout, image: Image, name: str) -> None:
+        self._link, self._machine, self._dram = link, machine, dram
+        self._check_card()
+        facts = dram.geometry.facts
+        self._capabilities = Capabilities(
+            name=name,
+            num_slots=dram.num_slots,
+            max_rows=dram.max_rows,
+            context_length=dram.geometry.capacity,
+            vocab_size=facts.vocab_size,
+        )
+        self._table = StepTable(dram, image.embedding)
+        self._programs: dict[Shape, NDArray[np.uint32]] = {}
+        self._loaded: Shape | None = None
+        link.load_file(image.path, PAGE, image.image_bytes, 0)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    def step(self, rows: Sequence[Row]) -> StepResult:
+        """See `Device.step`. At most one slot may have more than one row."""
+        started = time.perf_counter()
+        step = _Step(rows, self._capabilities)
+        self._write_tables(step)
+        self._load_program(step.shape)
+        ready = time.perf_counter()
+        self._run()
+        done = time.perf_counter()
+        logits = self._read_logits(step)
+        return StepResult(logits, program_s=ready - started, device_s=done - ready)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _check_card(self) -> None:
+        if (found := self._link.read_register(Register.ID)) != CARD_ID:
+            raise DeviceUnavailableError(f"register ID reads {found:#x}, not {CARD_ID:#x}: this is no openTPU card")
+        if missing := REQUIRED & ~Caps(self._link.read_register(Register.CAPS)):
+            raise DeviceUnavailableError(
+                f"the card's image lacks {missing.name}, which our programs need; load a newer"
+            )
+
+    def _write_tables(self, step: "_Step") -> None:
+        records = self._table.rows(step.tokens, step.positions, step.masks_from, step.shape)
+        self._link.write_dram(self._dram.rows, records)
+        self._link.write_dram(self._dram.segments, self._table.segments(step.segments))
+
+    def _load_program(self, shape: Shape) -> None:
+        if shape == self._loaded:
+            return
+        program = self._programs.get(shape)
+        if program is None:
+            program = self._programs[shape] = build(self._dram, shape, self._machine)
+        link, address = self._link, self._dram.programs
+        data = program.view(np.uint8).reshape(-1)
+        padded = np.zeros(round_up(data.size, BEAT), np.uint8)
+        padded[: data.size] = data
+        link.write_dram(address, padded)
+        link.write_register(Register.PROG_ADDR, address)
+        link.write_register(Register.PROG_N, len(program))
+        link.write_register(Register.CTRL, Control.LOAD)
+        self._wait(Status.LOADING, set_when_done=False)
+        self._loaded = shape
+
+    def _run(self) -> None:
+        link = self._link
+        link.write_register(Register.CTRL, Control.CLEAR)
+        link.write_register(Register.CTRL, Control.RUN)
+        try:
+            status = self._wait(Status.HALTED, set_when_done=True)
+        finally:
+            link.write_register(Register.CTRL, Control(0))
+        if status & STOPPED:
+            count = link.read_register(Register.ICOUNT)
+            raise DeviceError(f"the card stopped after {count} instructions with {(status & STOPPED).name}")
+        self._wait(Status.WR_IDLE, set_when_done=True)
+
+    def _wait(self, bit: Status, *, set_when_done: bool, timeout_s: float = 60.0) -> Status:
+        """Poll STATUS: spin shortly, then sleep a little longer each time, at most a millisecond."""
+        started = time.monotonic()
+        while True:
+            status = Status(self._link.read_register(Register.STATUS))
+            if bool(status & bit) == set_when_done:
+                return status
+            waited = time.monotonic() - started
+            if waited > timeout_s:
+                raise DeviceError(
+                    f"the card did not reach {bit.name} within {timeout_s:.0f} s; its STATUS is {status!r}"
+                )
+            if waited > 100e-6:
+                time.sleep(min(waited / 32, 1e-3))
+
+    def _read_logits(self, step: "_Step") -> NDArray[np.float32]:
+        vocab_size = self._capabilities.vocab_size
+        size = step.shape.logit_rows * vocab_size * 4
+        if not size:
+            return np.zeros((0, vocab_size), np.float32)
+        words = self._link.read_dram(self._dram.logits, size).view(np.float32)
+        logits = words.reshape(step.shape.logit_rows, vocab_size)
+        return logits if step.logit_order is None else logits[step.logit_order]
+
+
+class _Step:
+    """Rows put in the program's order: the prompt segment first, then decode rows; logits of the last rows."""
+
+    def __init__(self, rows: Sequence[Row], capabilities: Capabilities) -> None:
+        if not 1 <= len(rows) <= capabilities.max_rows:
+            raise ValueError(f"a step has {len(rows)} rows; this device takes 1 to {capabilities.max_rows}")
+        segments = segments_of(rows)
+        for segment in segments:
+            _check(segment, capabilities)
+        long = [index for index, segment in enumerate(segments) if segment.num_rows > 1]
+        if len(long) > 1:
+            raise ValueError(f"{len(long)} slots have several rows each; a step takes one prompt segment")
+        order = list(range(len(rows)))
+        if long and long[0] > 0:
+            first = sum(segment.num_rows for segment in segments[: long[0]])
+            last = first + segments[long[0]].num_rows
+            order = order[first:last] + order[:first] + order[last:]
+            segments = [segments[long[0]], *segments[: long[0]], *segments[long[0] + 1 :]]
+        self.segments = segments
+        prefill_rows = segments[0].num_rows if long else 0
+        wanted = [place for place, index in enumerate(order) if rows[index].want_logits]
+        logit_rows = len(rows) - wanted[0] if wanted else 0
+        self.shape = Shape(prefill_rows, len(rows) - prefill_rows, logit_rows)
+        self.tokens = np.array([rows[index].token for index in order])
+        self.positions = np.array([rows[index].position for index in order])
+        if not (self.tokens.min() >= 0 and self.tokens.max() < capabilities.vocab_size):
+            raise ValueError(f"token ids go from 0 to {capabilities.vocab_size - 1}")
+        full = np.array([segment.full_blocks for segment in segments])
+        counts = np.array([segment.num_rows for segment in segments])
+        self.masks_from = np.repeat(full, counts) * 256
+        self.logit_order = self._logit_order(rows, order, len(rows) - logit_rows)
+
+    @staticmethod
+    def _logit_order(rows: Sequence[Row], order: list[int], first: int) -> list[int] | None:
+        """Which computed logits the caller wants, in the caller's order; None for all of them as they are."""
+        place = {index: computed - first for computed, index in enumerate(order)}
+        wanted = [place[index] for index, row in enumerate(rows) if row.want_logits]
+        return None if wanted == list(range(len(rows) - first)) else wanted
+
+
+def _check(segment: Segment, capabilities: Capabilities) -> None:
+    if not 0 <= segment.slot < capabilities.num_slots:
+        raise ValueError(f"slot {segment.slot} does not exist; there are {capabilities.num_slots}")
+    end = segment.position + segment.num_rows
+    if segment.position < 0 or end > capabilities.context_length:
+        raise ValueError(f"position {end - 1} is outside the context of {capabilities.context_length} tokens")

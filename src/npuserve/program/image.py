@@ -1,0 +1,228 @@
+"""The device image: a file with what stands in card memory from address 0, and the embedding the host keeps.
+
+    page 0        JSON: magic, key, image_bytes, embedding {offset, dtype}
+    page 1        DRAM image (see dram.py)
+    behind it     embedding rows [vocab_size, hidden_size], float16, bfloat16 or float32, whichever loses nothing
+
+It is written once per checkpoint and layout under a temporary name, synced and renamed.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuserve.checkpoints.checkpoint import Checkpoint
+from npuserve.errors import CheckpointError
+from npuserve.models.facts import ModelFacts
+from npuserve.program.dram import PAGE, DramLayout, Matrix
+from npuserve.program.embedding import EXACT_CANDIDATES, FALLBACK, holds, narrow
+from npuserve.program.geometry import WORD
+from npuserve.quant import int8
+
+MAGIC = "npuserve image"
+VERSION = 1
+HEAD_ROWS_AT_ONCE = 4096
+LOG2_E = math.log2(math.e)
+Progress = Callable[[int, int], None]
+"""Called with bytes done and bytes in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A finished image file."""
+
+    path: Path
+    image_bytes: int
+    embedding: NDArray[np.float16] | NDArray[np.uint16] | NDArray[np.float32]
+    """[vocab_size, hidden_size], mapped; uint16 holds bfloat16 bits."""
+
+
+def image_key(checkpoint: Checkpoint) -> str:
+    """What must be equal for an image to be reused."""
+    return f"{VERSION}-int8-{checkpoint.fingerprint}"
+
+
+def open_image(path: Path, key: str, facts: ModelFacts) -> Image | None:
+    """Map an image; None when there is none or it was built from something else."""
+    try:
+        with path.open("rb") as file:
+            page = file.read(PAGE)
+        header = json.loads(page.rstrip(b"\0"))
+        if header["magic"] != MAGIC or header["key"] != key or path.stat().st_size != header["file_bytes"]:
+            return None
+        embedding = np.memmap(
+            path,
+            np.dtype(header["dtype"]),
+            "r",
+            header["embedding"],
+            (facts.vocab_size, facts.hidden_size),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Image(path, header["image_bytes"], embedding)
+
+
+def build_image(
+    path: Path, key: str, checkpoint: Checkpoint, facts: ModelFacts, dram: DramLayout, progress: Progress
+) -> Image:
+    """Quantize the checkpoint into an image at `path`, replacing what is there.
+
+    Weights stream tensor by tensor. Raises CheckpointError for missing or misshaped tensors and when the disk
+    does not take the file; nothing half-written stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            _write(file, key, checkpoint, facts, dram, progress)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: the device image could not be written ({error.strerror}); free some disk space or set"
+            " NPUSERVE_CACHE to another folder"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    image = open_image(path, key, facts)
+    if image is None:
+        raise CheckpointError(f"{path}: the device image changed while it was built; try again")
+    return image
+
+
+def _write(
+    file: BinaryIO, key: str, checkpoint: Checkpoint, facts: ModelFacts, dram: DramLayout, progress: Progress
+) -> None:
+    writer = _Writer(checkpoint, facts, dram)
+    dtype = writer.embedding_dtype()
+    embedding_offset = PAGE + dram.image_bytes
+    row_bytes = facts.hidden_size * dtype.itemsize
+    total = embedding_offset + facts.vocab_size * row_bytes
+    header = {
+        "magic": MAGIC,
+        "key": key,
+        "image_bytes": dram.image_bytes,
+        "embedding": embedding_offset,
+        "dtype": dtype.str,
+        "file_bytes": total,
+    }
+    file.write(json.dumps(header).encode().ljust(PAGE, b"\0"))
+    for offset, data in writer.pieces(dtype):
+        file.seek(PAGE + offset)
+        file.write(np.ascontiguousarray(data).data)
+        progress(file.tell(), total)
+    file.truncate(total)
+
+
+class _Writer:
+    """Makes the pieces of an image, each with its DRAM address."""
+
+    def __init__(self, checkpoint: Checkpoint, facts: ModelFacts, dram: DramLayout) -> None:
+        self.checkpoint, self.facts, self.dram = checkpoint, facts, dram
+        self.geometry = dram.geometry
+
+    def pieces(self, embedding_dtype: np.dtype[np.generic]) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        for layer in range(self.facts.num_layers):
+            yield from self._layer(layer)
+        yield self.dram.final_norm, self._vector(self.facts.final_norm, self.geometry.hidden)
+        yield from self._rows(self.facts.embedding if self.facts.tied_head else self.facts.head, self.dram.head)
+        for start, rows in self._embedding_rows():
+            at = self.dram.image_bytes + start * self.facts.hidden_size * embedding_dtype.itemsize
+            yield at, narrow(rows, embedding_dtype)
+
+    def embedding_dtype(self) -> np.dtype[np.generic]:
+        """The narrowest type that holds every embedding exactly."""
+        candidates = list(EXACT_CANDIDATES)
+        for _, rows in self._embedding_rows():
+            candidates = [dtype for dtype in candidates if holds(rows, dtype)]
+            if not candidates:
+                return FALLBACK
+        return candidates[0]
+
+    def _embedding_rows(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        self._expect(self.facts.embedding, (self.facts.vocab_size, self.facts.hidden_size))
+        for start in range(0, self.facts.vocab_size, HEAD_ROWS_AT_ONCE):
+            stop = min(start + HEAD_ROWS_AT_ONCE, self.facts.vocab_size)
+            yield start, self.checkpoint.tensor_rows(self.facts.embedding, start, stop)
+
+    def _layer(self, index: int) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        base = index * self.dram.layer.stride
+        facts, names, layer = self.facts, self.facts.names, self.dram.layer
+        prefix = facts.layer_prefix.format(index)
+        yield base, self._layer_vectors(prefix)
+        heads, kv_heads = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
+        q = self._weights(prefix + names.q, heads, facts.hidden_size)
+        if not facts.qk_norm:
+            q *= np.float32(self._score_scale())
+        k = self._weights(prefix + names.k, kv_heads, facts.hidden_size)
+        v = self._weights(prefix + names.v, kv_heads, facts.hidden_size)
+        yield from self._matrix(base, layer.qkv, np.concatenate([q, k, v]))
+        yield from self._matrix(base, layer.o, self._weights(prefix + names.o, facts.hidden_size, heads))
+        gate = self._weights(prefix + names.gate, facts.intermediate_size, facts.hidden_size)
+        up = self._weights(prefix + names.up, facts.intermediate_size, facts.hidden_size)
+        yield from self._matrix(base, layer.gate_up, np.concatenate([gate, up]))
+        down = self._weights(prefix + names.down, facts.hidden_size, facts.intermediate_size)
+        yield from self._matrix(base, layer.down, down)
+
+    def _score_scale(self) -> float:
+        """Scores come out in units of log2, divided by the root of the head's size."""
+        return LOG2_E / math.sqrt(self.facts.head_dim)
+
+    def _layer_vectors(self, prefix: str) -> NDArray[np.float32]:
+        facts, names, geometry = self.facts, self.facts.names, self.geometry
+        parts = [
+            self._vector(prefix + names.input_norm, geometry.hidden),
+            self._vector(prefix + names.post_norm, geometry.hidden),
+        ]
+        if names.q_norm and names.k_norm:
+            q_norm = self._vector(prefix + names.q_norm, facts.head_dim)
+            parts += [q_norm * np.float32(self._score_scale()), self._vector(prefix + names.k_norm, facts.head_dim)]
+        if facts.qkv_bias:
+            q_bias = self._bias(prefix + names.q, facts.num_heads * facts.head_dim)
+            parts += [q_bias if facts.qk_norm else q_bias * np.float32(self._score_scale())]
+            parts += [self._bias(prefix + name, facts.num_kv_heads * facts.head_dim) for name in (names.k, names.v)]
+        if facts.o_bias:
+            parts.append(self._bias(prefix + names.o, facts.hidden_size))
+        return np.concatenate(parts).astype(np.float32)
+
+    def _vector(self, name: str, padded_size: int) -> NDArray[np.float32]:
+        values = self.checkpoint.tensor(name)
+        return np.pad(values, (0, padded_size - values.shape[0]))
+
+    def _bias(self, name: str, size: int) -> NDArray[np.float32]:
+        self._expect(f"{name}.bias", (size,))
+        return self.checkpoint.tensor(f"{name}.bias")
+
+    def _weights(self, name: str, num_rows: int, num_columns: int) -> NDArray[np.float32]:
+        self._expect(f"{name}.weight", (num_rows, num_columns))
+        return self.checkpoint.tensor(f"{name}.weight")
+
+    def _expect(self, name: str, shape: tuple[int, ...]) -> None:
+        if (found := self.checkpoint.shape(name)) != shape:
+            raise CheckpointError(
+                f"{self.checkpoint.path}: {name} has shape {found}, but the configuration says {shape}"
+            )
+
+    def _matrix(
+        self, base: int, matrix: Matrix, weights: NDArray[np.float32]
+    ) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        packed, scales = int8.pack(weights)
+        yield base + matrix.weights, packed
+        yield base + matrix.scales, scales
+
+    def _rows(self, name: str, matrix: Matrix) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        """A matrix that is too large to hold in fp32 at once."""
+        self._expect(name, (matrix.n, self.facts.hidden_size))
+        for start in range(0, matrix.n, HEAD_ROWS_AT_ONCE):
+            rows = self.checkpoint.tensor_rows(name, start, min(start + HEAD_ROWS_AT_ONCE, matrix.n))
+            packed, scales = int8.pack(rows)
+            yield matrix.weights + start * matrix.row_stride, packed
+            yield matrix.scales + start * matrix.blocks * WORD, scales

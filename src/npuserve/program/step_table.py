@@ -1,0 +1,104 @@
+"""What the host writes before a run: each row's hidden state, angles and mask, and each segment's addresses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuserve.core import Row
+from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout
+from npuserve.program.embedding import widen
+from npuserve.program.geometry import ATTENTION_BLOCK, WORD
+from npuserve.program.kernels.registers import SegmentWord
+from npuserve.program.tmem import Shape
+
+VISIBLE, HIDDEN = np.float32(-0.0), np.float32(-np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive rows of one slot."""
+
+    slot: int
+    position: int
+    num_rows: int
+
+    @property
+    def full_blocks(self) -> int:
+        """Attention blocks that every row sees whole."""
+        return (self.position + 1) // ATTENTION_BLOCK
+
+    @property
+    def masked_blocks(self) -> int:
+        return (self.position + self.num_rows - 1) // ATTENTION_BLOCK + 1 - self.full_blocks
+
+
+def segments_of(rows: Sequence[Row]) -> list[Segment]:
+    """Rows grouped by slot, in order; ValueError when a slot's rows are not consecutive and together."""
+    segments: list[Segment] = []
+    for row in rows:
+        last = segments[-1] if segments else None
+        if last is not None and last.slot == row.slot:
+            if row.position != last.position + last.num_rows:
+                raise ValueError(f"slot {row.slot}: position {row.position} does not follow its rows before")
+            segments[-1] = Segment(last.slot, last.position, last.num_rows + 1)
+        else:
+            segments.append(Segment(row.slot, row.position, 1))
+    if len({segment.slot for segment in segments}) < len(segments):
+        raise ValueError("the rows of one slot do not stand together")
+    return segments
+
+
+class StepTable:
+    """Encodes steps for one model; buffers are reused from step to step."""
+
+    def __init__(self, dram: DramLayout, embedding: NDArray[np.generic]) -> None:
+        self._dram, self._embedding = dram, embedding
+        facts = dram.geometry.facts
+        half = facts.head_dim // 2
+        angles = np.arange(dram.geometry.positions)[:, None] * facts.inverse_frequencies[None, :half]
+        cosines, sines = np.cos(angles) * facts.rope_gain, np.sin(angles) * facts.rope_gain
+        self._angles = np.concatenate([cosines, cosines, -sines, sines], axis=1).astype(np.float32)
+        layers = np.arange(facts.num_layers, dtype=np.uint32) * np.uint32(dram.kv.stride)
+        self._layer_steps = np.zeros((facts.num_layers, 1, WORDS_PER_SEGMENT), np.uint32)
+        self._layer_steps[:, 0, : SegmentWord.FULL_BLOCKS] = layers[:, None]
+        self._columns = np.arange(2 * ATTENTION_BLOCK)
+
+    def rows(
+        self, tokens: NDArray[np.int64], positions: NDArray[np.int64], masks_from: NDArray[np.int64], shape: Shape
+    ) -> NDArray[np.uint8]:
+        """The row records, bytes, in step order. `masks_from` is each row's first position that has a mask."""
+        geometry = self._dram.geometry
+        size = geometry.facts.hidden_size
+        mask = geometry.hidden + 2 * geometry.facts.head_dim
+        columns = shape.mask_blocks * ATTENTION_BLOCK
+        table = np.zeros((len(tokens), mask + columns), np.float32)
+        table[:, :size] = widen(self._embedding[tokens])
+        table[:, geometry.hidden : mask] = self._angles[positions]
+        visible = self._columns[None, :columns] <= (positions - masks_from)[:, None]
+        table[:, mask:] = np.where(visible, VISIBLE, HIDDEN)
+        return table.view(np.uint8).reshape(-1)
+
+    def segments(self, segments: Sequence[Segment]) -> NDArray[np.uint8]:
+        """The segment words of every layer, bytes, [layers][segments][16]."""
+        first = np.zeros((1, len(segments), WORDS_PER_SEGMENT), np.uint32)
+        for words, segment in zip(first[0], segments, strict=True):
+            words[:] = self._first_layer(segment)
+        return (first + self._layer_steps).view(np.uint8).reshape(-1)
+
+    def _first_layer(self, segment: Segment) -> list[int]:
+        dram, kv, position = self._dram, self._dram.kv, segment.position
+        base = dram.slots + segment.slot * dram.slot_stride
+        words = [0] * WORDS_PER_SEGMENT
+        words[SegmentWord.KEYS] = base
+        words[SegmentWord.KEY_SCALES] = base + kv.k_scales
+        words[SegmentWord.VALUES] = base + kv.values
+        words[SegmentWord.VALUE_SCALES] = base + kv.v_scales
+        words[SegmentWord.WRITE_KEYS] = base + position * kv.k_row
+        words[SegmentWord.WRITE_KEY_SCALES] = base + kv.k_scales + position * kv.k_scale_row
+        words[SegmentWord.WRITE_VALUES] = base + kv.values + position
+        words[SegmentWord.WRITE_VALUE_SCALES] = base + kv.v_scales + position * WORD
+        words[SegmentWord.FULL_BLOCKS] = segment.full_blocks
+        words[SegmentWord.MASKED_BLOCKS] = segment.masked_blocks
+        return words

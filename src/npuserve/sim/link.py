@@ -1,0 +1,97 @@
+"""The simulator behind the card's own registers, so that the device above cannot tell it from a card."""
+
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuserve.drivers.registers import CARD_ID, NUM_ARGUMENTS, Caps, Control, Register, Status, version_word
+from npuserve.errors import DeviceError, MachineFault
+from npuserve.isa.machine import MachineConfig
+
+CAPS = Caps.ACT_ROWS | Caps.ARGS | Caps.GEN | Caps.WAITW
+REGMAP = 3
+UNDEFINED = 0xDEAD_BEEF
+
+
+class Machine(Protocol):
+    """What the link needs of a simulator; the reference and the native core both have it."""
+
+    def load_from_dram(self, address: int, count: int) -> None: ...
+
+    def run(self, args: list[int] = ..., /) -> int: ...
+
+    def read_dram(self, address: int, size: int, /) -> NDArray[np.uint8]: ...
+
+    def write_dram(self, address: int, data: NDArray[np.uint8], /) -> None: ...
+
+
+class SimulatorLink:
+    """One simulated card. A run takes place inside the register write that starts it.
+
+    A program that breaks a rule sets STATUS.ERROR as on the card and also raises MachineFault, which says where.
+    """
+
+    def __init__(self, machine: Machine, config: MachineConfig) -> None:
+        self._machine = machine
+        self._values = {
+            Register.ID: CARD_ID,
+            Register.VERSION: version_word(config.depth, config.mcols, config.lanes),
+            Register.REGMAP: REGMAP,
+            Register.CAPS: int(CAPS),
+            Register.ACT_ROWS: config.act_rows,
+        }
+        self._arguments = [0] * NUM_ARGUMENTS
+        self._status = Status.HALTED | Status.WR_IDLE | Status.CALIB0 | Status.CALIB1
+
+    def read_register(self, offset: int) -> int:
+        if offset == Register.STATUS:
+            return int(self._status)
+        if 0 <= (index := (offset - Register.ARG0) // 4) < NUM_ARGUMENTS:
+            return self._arguments[index]
+        return self._values.get(Register(offset), 0) if offset in set(Register) else UNDEFINED
+
+    def write_register(self, offset: int, value: int) -> None:
+        if offset == Register.CTRL:
+            self._control(Control(value))
+        elif 0 <= (index := (offset - Register.ARG0) // 4) < NUM_ARGUMENTS:
+            self._arguments[index] = value
+        elif offset in (Register.PROG_ADDR, Register.PROG_N, Register.SCRATCH):
+            self._values[Register(offset)] = value
+        else:
+            raise DeviceError(f"register {offset:#x} cannot be written")
+
+    def read_dram(self, address: int, size: int) -> NDArray[np.uint8]:
+        return self._machine.read_dram(address, size)
+
+    def write_dram(self, address: int, data: NDArray[np.uint8]) -> None:
+        self._machine.write_dram(address, data)
+
+    def load_file(self, path: Path, offset: int, size: int, address: int) -> None:
+        chunk = 1 << 24
+        with path.open("rb") as file:
+            file.seek(offset)
+            for done in range(0, size, chunk):
+                data = file.read(min(chunk, size - done))
+                self.write_dram(address + done, np.frombuffer(data, np.uint8))
+
+    def close(self) -> None:
+        """Nothing to release: the machine's memory goes with it."""
+
+    def _control(self, control: Control) -> None:
+        if Control.LOAD in control and Control.RUN not in control:
+            address = self._values.get(Register.PROG_ADDR, 0)
+            self._machine.load_from_dram(address, self._values.get(Register.PROG_N, 0))
+        if Control.RUN in control:
+            self._run()
+
+    def _run(self) -> None:
+        self._status &= ~(Status.ERROR | Status.HALTED)
+        try:
+            self._values[Register.ICOUNT] = self._machine.run(self._arguments) & 0xFFFF_FFFF
+        except MachineFault:
+            self._status |= Status.ERROR
+            raise
+        finally:
+            self._status |= Status.HALTED
