@@ -1,0 +1,72 @@
+"""Opening the `isa` backend: checkpoint to image (built once), image to a device on the native simulator."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from npuserve.checkpoints.checkpoint import Checkpoint
+from npuserve.devices.otpu import OtpuDevice
+from npuserve.isa.machine import WIDE, MachineConfig
+from npuserve.models.registry import model_facts
+from npuserve.program.dram import DramLayout
+from npuserve.program.geometry import Geometry
+from npuserve.program.image import Image, Progress, build_image, image_key, open_image
+from npuserve.program.tmem import most_rows
+
+
+@dataclass(frozen=True, slots=True)
+class IsaSettings:
+    """`num_threads` 0 means all cores; `cache` is the folder of built images."""
+
+    num_slots: int = 8
+    context_length: int = 2048
+    num_threads: int = 0
+    machine: MachineConfig = WIDE
+    cache: Path | None = None
+
+
+def cache_folder() -> Path:
+    """Where images are kept: $NPUSERVE_CACHE, else npuserve/images in the user's cache folder."""
+    if chosen := os.environ.get("NPUSERVE_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "npuserve" / "images"
+
+
+def open_isa_device(
+    checkpoint: Checkpoint,
+    settings: IsaSettings,
+    progress: Callable[[], Progress] | None = None,
+) -> OtpuDevice:
+    """A ready device. `progress` is called when an image has to be built, and what it returns as the build goes on.
+
+    The context is the smaller of the settings' and the model's. Raises CheckpointError for a checkpoint that
+    cannot be served, ProgramError when it does not fit the machine, DeviceUnavailableError without the native core.
+    """
+    from npuserve.sim.native import native_link
+
+    facts = model_facts(checkpoint.config)
+    geometry = Geometry(facts, min(settings.context_length, facts.context_length))
+    dram = DramLayout(geometry, settings.num_slots, most_rows(geometry, settings.machine))
+    link = native_link(settings.machine, dram.size, settings.num_threads)
+    path = image_path(checkpoint, settings.cache or cache_folder())
+    image = cached_image(path, checkpoint, dram, progress)
+    return OtpuDevice(link, settings.machine, dram, image, "isa")
+
+
+def image_path(checkpoint: Checkpoint, folder: Path) -> Path:
+    """One file per checkpoint path; its key says whether it still fits."""
+    place = blake2b(str(checkpoint.path.resolve()).encode(), digest_size=4).hexdigest()
+    return folder / f"{checkpoint.name}-{place}.int8.img"
+
+
+def cached_image(
+    path: Path, checkpoint: Checkpoint, dram: DramLayout, progress: Callable[[], Progress] | None = None
+) -> Image:
+    """The image at `path` if it was built from this checkpoint, else a new one."""
+    key, facts = image_key(checkpoint), dram.geometry.facts
+    if image := open_image(path, key, facts):
+        return image
+    return build_image(path, key, checkpoint, facts, dram, progress() if progress else lambda done, total: None)
