@@ -27,6 +27,10 @@ class Detokenizer:
         table, skipped = self._token_bytes, self._skipped
         return self._shown(self._decode(b"".join([table[i] for i in token_ids if i not in skipped])))
 
+    def whole(self, token_ids: Iterable[int]) -> str:
+        """Text of a complete sequence."""
+        return self.push(token_ids) + self.finish()
+
     def finish(self) -> str:
         """U+FFFD for a character whose end never came."""
         return self._shown(self._decode(b"", True))

@@ -1,0 +1,101 @@
+"""POST /v1/completions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from npuserve.errors import RequestError
+from npuserve.server import fields
+from npuserve.server.body import read_object
+from npuserve.server.fields import BOOLEAN, STRING, Integer, Kind
+from npuserve.server.frames import CompletionFrames
+from npuserve.server.generation import encoded, make_choice, respond
+from npuserve.server.reply import Choice, Reply
+from npuserve.server.sampling import Generation, read_generation
+from npuserve.server.state import ServedModel, ServerState
+from npuserve.server.unbuilt import refuse_unbuilt
+from npuserve.text.detokenizer import Detokenizer
+
+_OWN_FIELDS: dict[str, Kind] = {"model": STRING, "max_tokens": Integer(0), "echo": BOOLEAN, "suffix": STRING}
+_DEFAULT_MAX_TOKENS = 16  # OpenAI's
+_MAX_PROMPTS = 128
+
+Prompt = str | list[int]
+
+
+async def completions(request: Request) -> Response:
+    """Continuations of one or several prompts, streamed or whole."""
+    state: ServerState = request.app.state.server
+    model = state.model
+    body = await read_object(request)
+    own = fields.read(body, _OWN_FIELDS)
+    echo = own.get("echo", False)
+    generation = read_generation(
+        body,
+        model.defaults,
+        max_tokens=_max_tokens(own, echo=echo),
+        vocab_size=model.vocab_size,
+        end_ids=model.end_ids,
+    )
+    prompts = read_prompts(body, model.vocab_size)
+    refuse_unbuilt(body, chat=False)
+    choices = [await _choice(model, generation, index, prompt, echo=echo) for index, prompt in enumerate(prompts)]
+    reply = Reply(state.engine, state.router, "cmpl", choices, generation.cache_salt)
+    frames = CompletionFrames(reply, model.name, include_usage=generation.include_usage)
+    return await respond(request, reply, frames, stream=generation.stream)
+
+
+def read_prompts(body: Mapping[str, Any], vocab_size: int) -> list[Prompt]:
+    """The prompts of a request: a string, token ids, or a list of either. Raises RequestError."""
+    prompt = body.get("prompt")
+    accepts = "a string, a list of token ids, or a list of strings or of such lists"
+    if not isinstance(prompt, str | list):
+        code = "missing_field" if prompt is None else "invalid_value"
+        message = f"prompt must be {accepts}, not {fields.shown(prompt)}"
+        raise RequestError(message, param="prompt", code=code)
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise RequestError("prompt is an empty list; at least one token or string is needed", param="prompt")
+    if not isinstance(prompt[0], str | list):
+        return [_token_ids(prompt, "prompt", vocab_size)]
+    if len(prompt) > _MAX_PROMPTS:
+        raise RequestError(f"prompt has {len(prompt)} entries; at most {_MAX_PROMPTS} are taken", param="prompt")
+    return [_one_of_many(item, f"prompt[{index}]", vocab_size) for index, item in enumerate(prompt)]
+
+
+def _one_of_many(item: Any, path: str, vocab_size: int) -> Prompt:
+    if isinstance(item, list) and item:
+        return _token_ids(item, path, vocab_size)
+    fields.check(item, STRING, path)
+    return str(item)
+
+
+def _token_ids(ids: list[Any], path: str, vocab_size: int) -> list[int]:
+    token = Integer(0, vocab_size - 1)
+    for index, item in enumerate(ids):
+        fields.check(item, token, f"{path}[{index}]")
+    return ids
+
+
+def _max_tokens(own: Mapping[str, Any], *, echo: bool) -> int:
+    max_tokens: int = own.get("max_tokens", _DEFAULT_MAX_TOKENS)
+    if max_tokens == 0 and not echo:
+        message = "max_tokens is 0, which only makes sense with echo; it must be an integer of 1 or more"
+        raise RequestError(message, param="max_tokens", code="invalid_value")
+    return max_tokens
+
+
+async def _choice(model: ServedModel, generation: Generation, index: int, prompt: Prompt, *, echo: bool) -> Choice:
+    tokenizer = model.tokenizer
+    if isinstance(prompt, str):
+        ids = await encoded(len(prompt), lambda: tokenizer.encode_prompt(prompt))
+        lead = prompt
+    else:
+        ids = tuple(prompt)
+        lead = Detokenizer(tokenizer.token_bytes).whole(ids) if echo else ""
+    if not ids:
+        raise RequestError("the prompt is empty; send at least one token", param="prompt", code="invalid_value")
+    return make_choice(model, generation, index, ids, lead=lead if echo else "", chat=False)

@@ -1,0 +1,64 @@
+"""Chat messages: checked, and made into what templates expect."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from npuserve.errors import RequestError
+from npuserve.server import fields
+from npuserve.server.errors import UnbuiltFieldError
+from npuserve.server.fields import ARRAY, OBJECT, STRING
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_UNBUILT_PARTS = frozenset({"image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file"})
+_PASSED_ON = ("name", "tool_call_id", "reasoning_content")
+
+
+def read_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages with string contents, one or more. Raises RequestError whose param is the path of the fault."""
+    messages = fields.required(body, "messages", ARRAY)
+    if not messages:
+        raise RequestError("messages is empty; at least one is needed", param="messages", code="invalid_value")
+    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def _message(message: Any, path: str) -> dict[str, Any]:
+    fields.check(message, OBJECT, path)
+    role = fields.required(message, "role", STRING, f"{path}.role")
+    fields.check(role, fields.OneOf(_ROLES), f"{path}.role")
+    if message.get("tool_calls"):
+        raise UnbuiltFieldError(f"{path}.tool_calls")
+    made = {"role": "system" if role == "developer" else role, "content": _content(message, role, f"{path}.content")}
+    for name in _PASSED_ON:
+        value = message.get(name)
+        if value is not None:
+            fields.check(value, STRING, f"{path}.{name}")
+            made[name] = value
+    return made
+
+
+def _content(message: Mapping[str, Any], role: str, path: str) -> str:
+    content = message.get("content")
+    match content:
+        case str():
+            return content
+        case list():
+            return "".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
+        case None if role == "assistant":
+            return ""
+        case None:
+            raise RequestError(f"{path} is missing; a {role} message needs it", param=path, code="missing_field")
+        case _:
+            message_text = f"{path} must be a string or a list of parts, not {fields.shown(content)}"
+            raise RequestError(message_text, param=path, code="invalid_value")
+
+
+def _part(part: Any, path: str) -> str:
+    fields.check(part, OBJECT, path)
+    kind = fields.required(part, "type", STRING, f"{path}.type")
+    if kind in _UNBUILT_PARTS:
+        param = f"{path}.{kind}" if kind in part else path
+        raise UnbuiltFieldError(param, f"{path} of type {kind}")
+    fields.check(kind, fields.OneOf(tuple(_TEXT_PARTS)), f"{path}.type")
+    name = _TEXT_PARTS[kind]
+    return str(fields.required(part, name, STRING, f"{path}.{name}"))

@@ -1,0 +1,169 @@
+"""The sampling fields that every generating route shares, and their way into SamplingParams."""
+
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from npuserve.core import SamplingParams
+from npuserve.errors import RequestError
+from npuserve.server import fields
+from npuserve.server.fields import BOOLEAN, OBJECT, STRING, Integer, Kind, Real
+
+MAX_TOP_K = 64  # the card's sampler takes no more
+_MAX_STOPS = 16
+
+_STOP = fields.OfType(str, "a string")
+
+# The one table of names and ranges; routes add their own names for the number of tokens.
+FIELDS: dict[str, Kind] = {
+    "temperature": Real(0, 5),
+    "top_p": Real(0, 1, open_below=True),
+    "min_p": Real(0, 1),
+    "top_k": Integer(-1),
+    "repetition_penalty": Real(0, 10, open_below=True),
+    "repeat_penalty": Real(0, 10, open_below=True),
+    "presence_penalty": Real(-2, 2),
+    "frequency_penalty": Real(-2, 2),
+    "seed": Integer(-(1 << 63), (1 << 64) - 1),
+    "min_tokens": Integer(0),
+    "ignore_eos": BOOLEAN,
+    "skip_special_tokens": BOOLEAN,
+    "include_stop_str_in_output": BOOLEAN,
+    "logit_bias": OBJECT,
+    "cache_salt": STRING,
+    "n": Integer(1, 16),
+    "best_of": Integer(1, 16),
+    "stream": BOOLEAN,
+    "stream_options": OBJECT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What holds where a request says nothing: the checkpoint's generation_config, else OpenAI's values."""
+
+    temperature: float = 1.0
+    top_k: int = MAX_TOP_K
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    @classmethod
+    def from_generation_config(cls, config: Mapping[str, Any]) -> "SamplingDefaults":
+        """Take the values that are in range; `do_sample: false` is Hugging Face's word for greedy."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        found = {
+            name: config[name] for name in names if config.get(name) is not None and FIELDS[name].matches(config[name])
+        }
+        if "top_k" in found:
+            found["top_k"] = _top_k(found["top_k"])
+        if config.get("do_sample") is False:
+            found["temperature"] = 0.0
+        return cls(**found)
+
+
+@dataclass(frozen=True, slots=True)
+class TextParams:
+    """How ids become the text of a choice, and where it stops."""
+
+    stop_strings: tuple[str, ...] = ()
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+    min_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A request's checked sampling fields; `sampling.max_tokens` is still to be limited by the prompt's room."""
+
+    sampling: SamplingParams
+    text: TextParams
+    stream: bool
+    include_usage: bool
+    cache_salt: str
+
+
+def read_generation(
+    body: Mapping[str, Any],
+    defaults: SamplingDefaults,
+    *,
+    max_tokens: int | None,
+    vocab_size: int,
+    end_ids: frozenset[int],
+) -> Generation:
+    """Check and take the fields of FIELDS, stop and stop_token_ids; `max_tokens` None is as many as there is room for.
+
+    Raises RequestError.
+    """
+    values = fields.read(body, FIELDS)
+    stops = _stop_strings(body.get("stop"))
+    stop_ids = _stop_token_ids(body.get("stop_token_ids"), vocab_size)
+    bias = _logit_bias(values.get("logit_bias", {}), vocab_size)
+    min_tokens = values.get("min_tokens", 0)
+    if max_tokens is not None and min_tokens > max_tokens:
+        message = f"min_tokens is {min_tokens}, but the reply has at most {max_tokens} tokens"
+        raise RequestError(message, param="min_tokens", code="invalid_value")
+    repetition_penalty = values.get("repetition_penalty", values.get("repeat_penalty", defaults.repetition_penalty))
+    seed = values.get("seed")
+    sampling = SamplingParams(
+        temperature=float(values.get("temperature", defaults.temperature)),
+        top_k=_top_k(values.get("top_k", defaults.top_k)),
+        top_p=float(values.get("top_p", defaults.top_p)),
+        min_p=float(values.get("min_p", defaults.min_p)),
+        repetition_penalty=float(repetition_penalty),
+        presence_penalty=float(values.get("presence_penalty", 0.0)),
+        frequency_penalty=float(values.get("frequency_penalty", 0.0)),
+        seed=secrets.randbits(64) if seed is None else seed & ((1 << 64) - 1),
+        max_tokens=sys.maxsize if max_tokens is None else max_tokens,
+        min_tokens=min_tokens,
+        stop_token_ids=stop_ids if values.get("ignore_eos", False) else stop_ids | end_ids,
+        logit_bias=bias,
+    )
+    text = TextParams(
+        stops, values.get("include_stop_str_in_output", False), values.get("skip_special_tokens", True), min_tokens
+    )
+    return Generation(sampling, text, values.get("stream", False), _include_usage(values), values.get("cache_salt", ""))
+
+
+def _top_k(value: int) -> int:
+    return MAX_TOP_K if value < 1 else min(value, MAX_TOP_K)
+
+
+def _include_usage(values: Mapping[str, Any]) -> bool:
+    option = values.get("stream_options", {}).get("include_usage")
+    if option is None:
+        return False
+    fields.check(option, BOOLEAN, "stream_options.include_usage")
+    return bool(option)
+
+
+def _stop_strings(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    stops = fields.read_list(value, _STOP, "stop", most=_MAX_STOPS)
+    for index, stop in enumerate(stops):
+        path = f"stop[{index}]" if isinstance(value, list) else "stop"
+        if not 1 <= len(stop) <= 1024:
+            message = f"{path} has {len(stop)} characters; a stop string has 1 to 1024"
+            raise RequestError(message, param=path, code="invalid_value")
+    return tuple(stops)
+
+
+def _stop_token_ids(value: Any, vocab_size: int) -> frozenset[int]:
+    if value is None:
+        return frozenset()
+    return frozenset(fields.read_list(value, Integer(0, vocab_size - 1), "stop_token_ids", most=_MAX_STOPS))
+
+
+def _logit_bias(value: Mapping[str, Any], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    bias: dict[int, float] = {}
+    for key, amount in value.items():
+        path = f"logit_bias.{key}" if len(key) <= 20 else "logit_bias"
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < vocab_size):
+            message = f"{path}: a key must be a token id from 0 to {vocab_size - 1}"
+            raise RequestError(message, param=path, code="invalid_value")
+        fields.check(amount, Real(-100, 100), path)
+        bias[int(key)] = float(amount)
+    return tuple(sorted(bias.items()))

@@ -1,0 +1,107 @@
+"""What goes over the wire: the objects of OpenAI's API that we send, field for field."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+FinishWord = Literal["stop", "length", "tool_calls"]
+
+
+class ErrorDetail(Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(Struct, frozen=True):
+    error: ErrorDetail
+
+
+class PromptTokensDetails(Struct, frozen=True):
+    cached_tokens: int
+
+
+class CompletionTokensDetails(Struct, frozen=True):
+    reasoning_tokens: int = 0
+
+
+class Usage(Struct, frozen=True):
+    """Tokens of one reply, all its choices together; a prompt that several choices share counts once."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class WireTimings(Struct, frozen=True):
+    """Speed of one reply in the words of llama.cpp's server; `cache_source` is ours: where cached tokens came from."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    cache_source: Literal["none", "slot"]
+
+
+class ChatMessage(Struct, frozen=True):
+    content: str | None
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(Struct, frozen=True):
+    index: int
+    message: ChatMessage
+    finish_reason: FinishWord
+    logprobs: None = None
+
+
+class ChatCompletion(Struct, frozen=True):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    timings: WireTimings
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+class CompletionChoice(Struct, frozen=True):
+    index: int
+    text: str
+    finish_reason: FinishWord
+    logprobs: None = None
+
+
+class Completion(Struct, frozen=True):
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    timings: WireTimings
+    object: Literal["text_completion"] = "text_completion"
+
+
+class ModelCard(Struct, frozen=True):
+    """`max_model_len` is vLLM's name for the context length, `meta` llama.cpp's place for it."""
+
+    id: str
+    created: int
+    max_model_len: int
+    meta: dict[str, int]
+    object: Literal["model"] = "model"
+    owned_by: str = "npuserve"
+
+
+class ModelList(Struct, frozen=True):
+    data: list[ModelCard]
+    object: Literal["list"] = "list"

@@ -1,0 +1,118 @@
+"""A served null device on a real socket, for the tests that talk to it as clients do."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from npuserve.devices.null import NullDevice
+from npuserve.engine.engine import Engine
+from npuserve.engine.settings import EngineSettings
+from npuserve.server.app import create_app
+from npuserve.server.event_router import EventRouter
+from npuserve.server.sampling import SamplingDefaults
+from npuserve.server.state import ServedModel, ServerState
+from npuserve.text.chat_template import ChatTemplate
+from npuserve.text.tokenizer import Tokenizer
+from tiny_tokenizer import tiny_tokenizer
+
+END_OF_TURN = 2  # <|im_end|> of the tiny tokenizer
+GREEDY = SamplingDefaults(temperature=0.0)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server: where it listens and what is behind it."""
+
+    port: int
+    state: ServerState
+    tokenizer: Tokenizer
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+class Script:
+    """Replies by what the prompt's text holds: the first key found in it names the reply.
+
+    A reply is text or token ids, followed by the end of the turn; `endless` ones repeat for ever.
+    """
+
+    def __init__(self, replies: dict[str, str | list[int]], *, endless: bool = False) -> None:
+        self._tokenizer = tiny_tokenizer()
+        self._replies = replies
+        self._endless = endless
+        self._plans: dict[tuple[int, ...], list[int]] = {}
+
+    def __call__(self, history: tuple[int, ...]) -> int:
+        prompt, plan = self._plan(history)
+        position = len(history) - len(prompt)
+        if self._endless:
+            return plan[position % len(plan)]
+        return plan[position] if position < len(plan) else END_OF_TURN
+
+    def _plan(self, history: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
+        # The shortest history asked about is the prompt, as prompts are fed whole before a token is sampled.
+        for prompt, plan in self._plans.items():
+            if history[: len(prompt)] == prompt:
+                return prompt, plan
+        text = self._tokenizer.decode(list(history), skip_special_tokens=False)
+        reply = next((reply for key, reply in self._replies.items() if key in text), "")
+        plan = reply if isinstance(reply, list) else self._tokenizer.encode(reply, add_special_tokens=False).ids
+        self._plans[history] = plan
+        return history, plan
+
+
+def null_state(
+    script: Callable[[tuple[int, ...]], int] | None = None,
+    *,
+    settings: EngineSettings | None = None,
+    defaults: SamplingDefaults = GREEDY,
+    template: str | None = None,
+    step_delay_s: float = 0.0,
+    context_length: int = 512,
+    **device_options: object,
+) -> ServerState:
+    """A server's state over a null device with the tiny tokenizer; greedy unless a request says otherwise."""
+    tokenizer = Tokenizer(tiny_tokenizer())
+    device = NullDevice(
+        vocab_size=tokenizer.vocab_size,
+        script=script,
+        context_length=context_length,
+        step_delay_s=step_delay_s,
+        **device_options,  # type: ignore[arg-type]
+    )
+    router = EventRouter()
+    engine = Engine(device, settings or EngineSettings(), router.deliver)
+    model = ServedModel(
+        name="tiny",
+        tokenizer=tokenizer,
+        template=ChatTemplate(template),
+        context_length=context_length,
+        vocab_size=tokenizer.vocab_size,
+        end_ids=frozenset({END_OF_TURN}),
+        defaults=defaults,
+    )
+    return ServerState(model, engine, router)
+
+
+@contextmanager
+def serving(state: ServerState, *, hosts: frozenset[str] | None = None) -> Iterator[Served]:
+    """Serve `state` from a thread until the block ends."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(create_app(state, hosts=hosts), log_level="warning", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="server")
+    thread.start()
+    try:
+        yield Served(listener.getsockname()[1], state, state.model.tokenizer)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+        listener.close()
+        assert not thread.is_alive(), "the server did not stop"
