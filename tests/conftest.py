@@ -4,12 +4,14 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="also run the tests that take minutes")
+    parser.addoption("--slow", action="store_true", help="also run tests that take minutes")
+    parser.addoption("--hw", choices=("xdma", "rockchip"), help="also run tests that need this hardware")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--slow"):
         return
+    skip = pytest.mark.skip(reason="takes minutes; run with --slow")
     for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --slow"))
+        if "slow" in item.keywords:
+            item.add_marker(skip)
