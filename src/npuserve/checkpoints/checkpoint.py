@@ -63,13 +63,10 @@ class Checkpoint(Protocol):
         """Rows start..stop-1 of the outer dimension, so that a large tensor streams through little memory."""
 
     def tokenizer(self) -> "Tokenizer":
-        """A new tokenizer that finds special tokens in the text: for what the chat template wrote."""
+        """A new tokenizer with the ids of the original one; special tokens spelled in a text are found.
 
-    def plain_tokenizer(self) -> "Tokenizer":
-        """A new tokenizer that takes special tokens as ordinary text: for what users wrote.
-
-        Encode with add_special_tokens=False. Added tokens that are not special (`<think>`) are still found, as
-        everywhere in the Hugging Face libraries.
+        For text in which they must stay plain, set `encode_special_tokens = True` on another one; tokens that are
+        added but not special (`<think>`) are found even then, as everywhere in the Hugging Face libraries.
         """
 
     def close(self) -> None:

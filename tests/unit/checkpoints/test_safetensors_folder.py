@@ -239,10 +239,12 @@ def test_stop_ids_are_collected_from_every_source(tmp_path: Path) -> None:
     checkpoint.close()
 
 
-def test_plain_tokenizer_takes_special_tokens_as_text(tmp_path: Path) -> None:
+def test_special_tokens_can_be_encoded_as_text(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_folder(tmp_path))
-    assert checkpoint.tokenizer().encode("<s>", add_special_tokens=False).ids == [0]
-    assert checkpoint.plain_tokenizer().encode("<s>", add_special_tokens=False).ids == [4, 5, 6]
+    tokenizer = checkpoint.tokenizer()
+    assert tokenizer.encode("<s>", add_special_tokens=False).ids == [0]
+    tokenizer.encode_special_tokens = True
+    assert tokenizer.encode("<s>", add_special_tokens=False).ids == [4, 5, 6]
     checkpoint.close()
 
 
