@@ -2,6 +2,7 @@
 
 NpuserveError
 ├── ConfigError                 a flag, environment variable or file key is wrong
+├── AddressError                the address cannot be listened on
 ├── CheckpointError             a model's files are missing, damaged or hostile
 │   ├── UnsupportedModelError   a sound checkpoint of a kind we do not serve
 │   └── DownloadError           a checkpoint could not be fetched
@@ -24,6 +25,10 @@ class NpuserveError(Exception):
 
 class ConfigError(NpuserveError):
     """A setting has an unknown name or a value out of its range."""
+
+
+class AddressError(NpuserveError):
+    """The server cannot listen where it was told to."""
 
 
 class CheckpointError(NpuserveError):

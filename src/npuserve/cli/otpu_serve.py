@@ -1,0 +1,125 @@
+"""otpu-serve: the composition root of the openTPU server. Heavy imports wait until the settings are sound."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from npuserve.cli.serve_arguments import parse_arguments
+from npuserve.config import ServeSettings
+from npuserve.errors import ConfigError, NpuserveError
+
+if TYPE_CHECKING:
+    import socket
+
+    from npuserve.checkpoints.checkpoint import Checkpoint
+    from npuserve.devices.base import Device
+    from npuserve.server.state import ServerState
+
+_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until stopped. The exit status: 0, 1 for what failed, 2 for a wrong option, 130 for an early interrupt."""
+    try:
+        _serve(parse_arguments(arguments, os.environ))
+    except ConfigError as error:
+        _tell(f"error: {error}")
+        return 2
+    except NpuserveError as error:
+        _tell(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        _tell("interrupted")
+        return _INTERRUPTED
+    return 0
+
+
+def _serve(settings: ServeSettings) -> None:
+    from npuserve.server.listening import is_loopback, listen
+
+    if not is_loopback(settings.host):
+        _tell(f"warning: listening on {settings.host} without an API key; anyone who reaches the port can use it")
+    with listen(settings.host, settings.port) as listener:
+        from npuserve.checkpoints.checkpoint import open_checkpoint
+        from npuserve.checkpoints.locate import ensure_checkpoint
+        from npuserve.checkpoints.progress import Progress
+
+        path = ensure_checkpoint(settings.model, progress=Progress())
+        checkpoint = open_checkpoint(path)
+        name = settings.served_model_name or (path.resolve().name if path.is_dir() else checkpoint.name)
+        state, device = _load(settings, checkpoint, name)
+        try:
+            _run(settings, state, listener)
+        finally:
+            if state.engine.stop():
+                device.close()
+
+
+def _load(settings: ServeSettings, checkpoint: "Checkpoint", name: str) -> "tuple[ServerState, Device]":
+    """Device and tokenizer side by side: both take a noticeable part of a second."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        opening = executor.submit(_open_device, settings, checkpoint)
+        from npuserve.engine.engine import Engine
+        from npuserve.engine.settings import EngineSettings
+        from npuserve.server.event_router import EventRouter
+        from npuserve.server.served_model import served_model
+        from npuserve.server.state import ServerState
+
+        tokenizer = checkpoint.tokenizer()
+        device = opening.result()
+    model = served_model(checkpoint, tokenizer, device.capabilities, name=name, think=settings.think)
+    router = EventRouter()
+    schedule = EngineSettings(
+        num_slots=settings.slots,
+        chunk_size=settings.chunked_prefill_size,
+        mixed=settings.mixed,
+        max_queue=settings.max_queue,
+    )
+    return ServerState(model, Engine(device, schedule, router.deliver), router), device
+
+
+def _open_device(settings: ServeSettings, checkpoint: "Checkpoint") -> "Device":
+    from npuserve.cli.build_progress import BuildProgress
+    from npuserve.devices.isa import IsaSettings, open_isa_device
+
+    wanted = IsaSettings(num_slots=settings.slots, context_length=settings.cap, num_threads=settings.threads)
+    return open_isa_device(checkpoint, wanted, BuildProgress)
+
+
+def _run(settings: ServeSettings, state: "ServerState", listener: "socket.socket") -> None:
+    import logging
+
+    from npuserve.server.listening import loopback_names
+    from npuserve.server.running import run
+
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    host, port = listener.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    run(
+        state,
+        listener,
+        hosts=loopback_names(settings.host),
+        access_log=settings.log_level in ("debug", "info"),
+        on_listening=lambda: print(_banner(url, settings, state), flush=True),
+    )
+
+
+def _banner(url: str, settings: ServeSettings, state: "ServerState") -> str:
+    model = state.model
+    return (
+        f"otpu-serve: {model.name} on {settings.backend}, {settings.slots} slots of {model.context_length} tokens\n"
+        f"listening on {url}/v1\n\n"
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        """       -d '{"messages": [{"role": "user", "content": "Hello"}], "stream": true}'\n"""
+    )
+
+
+def _tell(text: str) -> None:
+    print(f"otpu-serve: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

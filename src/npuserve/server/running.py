@@ -1,0 +1,76 @@
+"""Running the application until it is told to stop, and stopping in order."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from npuserve.server.app import create_app
+from npuserve.server.state import ServerState
+
+# Running replies may take this long after the first signal; container runtimes kill after 10 s.
+GRACE_S = 8.0
+_FLUSH_S = 2
+
+
+def run(
+    state: ServerState,
+    listener: socket.socket,
+    *,
+    hosts: frozenset[str] | None = None,
+    access_log: bool = False,
+    on_listening: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve `state` on `listener` from the main thread until SIGINT or SIGTERM; a second one exits at once."""
+    config = uvicorn.Config(
+        create_app(state, hosts=hosts),
+        log_config=None,
+        access_log=access_log,
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        h11_max_incomplete_event_size=64 << 10,
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=_FLUSH_S,
+    )
+    _Server(config, state, on_listening).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Stops in two steps: while replies run out, /health and new requests are told so; then uvicorn shuts down."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, on_listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._state = state
+        self._on_listening = on_listening
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        if self.started:
+            self._on_listening()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """First signal: drain; second: exit. Unlike uvicorn's own, it is not raised again after a clean stop."""
+        if self._state.stopping:
+            os._exit(1)
+        self._state.stopping = True
+        if self._loop is None or not self.started:
+            self.should_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._start_draining)
+
+    def _start_draining(self) -> None:
+        self._draining = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            await asyncio.to_thread(self._state.engine.stop, GRACE_S)
+        finally:
+            self.should_exit = True

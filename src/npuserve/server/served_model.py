@@ -1,0 +1,33 @@
+"""From a checkpoint to the model that clients see."""
+
+import tokenizers
+
+from npuserve.checkpoints.checkpoint import Checkpoint
+from npuserve.devices.base import Capabilities
+from npuserve.server.sampling import SamplingDefaults
+from npuserve.server.state import ServedModel
+from npuserve.text.chat_template import ChatTemplate
+from npuserve.text.tokenizer import Tokenizer
+
+
+def served_model(
+    checkpoint: Checkpoint,
+    tokenizer: tokenizers.Tokenizer,
+    capabilities: Capabilities,
+    *,
+    name: str,
+    think: bool = False,
+) -> ServedModel:
+    """`tokenizer` is the checkpoint's, loaded by the caller. Raises CheckpointError."""
+    special = checkpoint.special_tokens
+    strings = {"bos_token": special.bos, "eos_token": special.eos, "pad_token": special.pad}
+    return ServedModel(
+        name=name,
+        tokenizer=Tokenizer(tokenizer),
+        template=ChatTemplate(checkpoint.chat_template, {key: text for key, text in strings.items() if text}),
+        context_length=capabilities.context_length,
+        vocab_size=capabilities.vocab_size,
+        end_ids=special.stop_ids,
+        defaults=SamplingDefaults.from_generation_config(checkpoint.generation_config),
+        think=think,
+    )
