@@ -214,15 +214,20 @@ class _Writer:
     def _matrix(
         self, base: int, matrix: Matrix, weights: NDArray[np.float32]
     ) -> Iterator[tuple[int, NDArray[np.generic]]]:
-        packed, scales = int8.pack(weights)
+        packed, scales = self._packed(weights)
         yield base + matrix.weights, packed
         yield base + matrix.scales, scales
+
+    def _packed(self, weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+        if not np.isfinite(weights).all():
+            raise CheckpointError(f"{self.checkpoint.path}: a weight is not a finite number; the file is damaged")
+        return int8.pack(weights)
 
     def _rows(self, name: str, matrix: Matrix) -> Iterator[tuple[int, NDArray[np.generic]]]:
         """A matrix that is too large to hold in fp32 at once."""
         self._expect(name, (matrix.n, self.facts.hidden_size))
         for start in range(0, matrix.n, HEAD_ROWS_AT_ONCE):
             rows = self.checkpoint.tensor_rows(name, start, min(start + HEAD_ROWS_AT_ONCE, matrix.n))
-            packed, scales = int8.pack(rows)
+            packed, scales = self._packed(rows)
             yield matrix.weights + start * matrix.row_stride, packed
             yield matrix.scales + start * matrix.blocks * WORD, scales
