@@ -106,7 +106,9 @@ class _Translation:
             raise UnsupportedModelError(
                 f"{self._path}: RoPE on {rotary} of {head_dim} dimensions is not read from GGUF"
             )
-        if config["num_attention_heads"] % config["num_key_value_heads"] or head_dim % 2:
+        if head_dim % 2:
+            raise self._error("attention.key_length", head_dim, "an even number")
+        if config["num_attention_heads"] % config["num_key_value_heads"]:
             raise self._error(
                 "attention.head_count_kv", config["num_key_value_heads"], "a divisor of the number of heads"
             )

@@ -2,11 +2,14 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, models
@@ -305,3 +308,22 @@ def test_name_is_the_folder(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_folder(tmp_path / "Tiny-1B"))
     assert checkpoint.name == "Tiny-1B"
     checkpoint.close()
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6),
+    keep=st.one_of(st.just(1.0), st.floats(0, 1)),
+)
+def test_damaged_file_loads_or_is_refused(tmp_path: Path, flips: list[tuple[float, int]], keep: float) -> None:
+    write_folder(tmp_path, a=np.ones((4, 3), np.float32), b=np.ones(5, np.float16))
+    path = tmp_path / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    for where, value in flips:
+        data[int(where * len(data))] = value
+    path.write_bytes(data[: int(keep * len(data))])
+    with suppress(CheckpointError):
+        checkpoint = open_checkpoint(tmp_path)
+        for name in checkpoint.tensor_names():
+            assert checkpoint.tensor(name).shape == checkpoint.shape(name)
+        checkpoint.close()
