@@ -77,8 +77,11 @@ class Engine:
             stop_at_s = self._clock() + grace_s
             self._stop_at_s = stop_at_s if self._stop_at_s is None else min(stop_at_s, self._stop_at_s)
             self._wake.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(grace_s + _LAST_STEP_S)
+        if self._thread.ident is None:
+            # Never started: what was accepted must end all the same.
+            self._run()
+            return True
+        self._thread.join(grace_s + _LAST_STEP_S)
         return not self._thread.is_alive()
 
     def submit(self, request: Request) -> None:
@@ -102,8 +105,17 @@ class Engine:
     def cancel(self, request_id: str) -> None:
         """End a request before its next step, in whatever phase it is; nothing happens when it has ended."""
         with self._wake:
-            self._cancelled.append(request_id)
-            self._wake.notify_all()
+            if request_id in self._scheduler:
+                self._cancelled.append(request_id)
+                self._wake.notify_all()
+
+    def forget_contexts(self) -> bool:
+        """Drop what finished requests left in the slots; False, and nothing done, while any request is alive."""
+        with self._wake:
+            if self._scheduler.alive:
+                return False
+            self._scheduler.forget_contexts()
+            return True
 
     def stats(self) -> EngineStats:
         """A consistent picture of this moment."""

@@ -72,12 +72,16 @@ class Scheduler:
         """Every sequence that has not ended, oldest first."""
         return tuple(self._alive.values())
 
+    def __contains__(self, request_id: str) -> bool:
+        """Whether that request is waiting or running."""
+        return request_id in self._alive
+
     def add(self, sequence: Sequence) -> None:
         """Put `sequence` at the end of the queue.
 
         Raises OverloadedError when the slots and a queue of `max_queue` are taken, RequestError when its id is alive.
         """
-        if sequence.id in self._alive:
+        if sequence.id in self:
             raise RequestError(f"request id {sequence.id} is in use; choose another", code="duplicate_request_id")
         limit = self.num_slots + self._max_queue
         if len(self._alive) >= limit:
