@@ -87,7 +87,8 @@ def is_small(words: list[int]) -> bool:
     if words[0] & 0xFF not in BY_OPCODE:
         return True
     _, operands = decode(words)
-    sizes = [int(operands[name]) for name in ("rows", "cols", "kb", "n", "m") if name in operands]  # type: ignore[arg-type]
+    values = [operands.get(name) for name in ("rows", "cols", "kb", "n", "m")]
+    sizes = [value for value in values if isinstance(value, int)]
     return bool(np.prod([max(size, 1) for size in sizes], dtype=np.int64) <= MAX_ELEMENTS // 32)
 
 

@@ -67,7 +67,9 @@ class Base:
         if not 0 <= address.register < 16:
             raise EncodingError(f"{self.name} names R{address.register}, but registers are R0..R15")
         if not -(1 << 31) <= address.offset <= WORD_MASK:
-            raise EncodingError(f"{self.name} has offset {address.offset}, which does not fit 32 bits")
+            raise EncodingError(
+                f"{self.name} has offset {address.offset}, but its 32-bit field holds {-(1 << 31)}..{WORD_MASK}"
+            )
         words[0] |= address.register << REGISTER_NIBBLES[self.register]
         words[self.word] |= address.offset & WORD_MASK
 
