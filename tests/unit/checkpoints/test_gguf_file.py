@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, quants
+from numpy.typing import NDArray
 
 from npuserve.checkpoints.checkpoint import open_checkpoint
 from npuserve.checkpoints.gguf_header import BLOCK_TYPES
@@ -106,7 +107,7 @@ def test_qwen_rows_are_stored_as_they_are(tmp_path: Path, architecture: str) -> 
 
 
 def test_untied_head_is_lm_head(tmp_path: Path) -> None:
-    tensors = tiny_tensors(NUM_TOKENS) | {"output.weight": np.ones((NUM_TOKENS, HIDDEN), np.float32)}
+    tensors: dict[str, Any] = tiny_tensors(NUM_TOKENS) | {"output.weight": np.ones((NUM_TOKENS, HIDDEN), np.float32)}
     checkpoint = open_checkpoint(write_gguf(tmp_path / "tiny.gguf", tensors=tensors))
     assert checkpoint.config["tie_word_embeddings"] is False
     assert checkpoint.shape("lm_head.weight") == (NUM_TOKENS, HIDDEN)
@@ -165,7 +166,7 @@ def test_every_block_type_is_unpacked_as_the_gguf_package_does_or_refused_by_nam
 
 def test_half_and_single_are_read(tmp_path: Path) -> None:
     values = np.array([[1.5, -2.0], [np.inf, 0.0]])
-    tensors = {"h.weight": values.astype(np.float16), "s.weight": values.astype(np.float32)}
+    tensors: dict[str, NDArray[Any]] = {"h.weight": values.astype(np.float16), "s.weight": values.astype(np.float32)}
     checkpoint = open_checkpoint(write_gguf(tmp_path / "tiny.gguf", tensors=tensors))
     for name in tensors:
         np.testing.assert_array_equal(checkpoint.tensor(name), values)
