@@ -50,22 +50,23 @@ class Script:
         self._plans: dict[tuple[int, ...], list[int]] = {}
 
     def __call__(self, history: tuple[int, ...]) -> int:
-        prompt, plan = self._plan(history)
-        position = len(history) - len(prompt)
+        # The shortest history asked about is the prompt, as prompts are fed whole before a token is sampled.
+        for prompt, plan in self._plans.items():
+            said = history[len(prompt) :]
+            if history[: len(prompt)] == prompt and said == tuple(self._token(plan, i) for i in range(len(said))):
+                return self._token(plan, len(said))
+        plan = self._plans[history] = self._plan(history)
+        return self._token(plan, 0)
+
+    def _token(self, plan: list[int], position: int) -> int:
         if self._endless:
             return plan[position % len(plan)]
         return plan[position] if position < len(plan) else END_OF_TURN
 
-    def _plan(self, history: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
-        # The shortest history asked about is the prompt, as prompts are fed whole before a token is sampled.
-        for prompt, plan in self._plans.items():
-            if history[: len(prompt)] == prompt:
-                return prompt, plan
-        text = self._tokenizer.decode(list(history), skip_special_tokens=False)
+    def _plan(self, prompt: tuple[int, ...]) -> list[int]:
+        text = self._tokenizer.decode(list(prompt), skip_special_tokens=False)
         reply = next((reply for key, reply in self._replies.items() if key in text), "")
-        plan = reply if isinstance(reply, list) else self._tokenizer.encode(reply, add_special_tokens=False).ids
-        self._plans[history] = plan
-        return history, plan
+        return reply if isinstance(reply, list) else self._tokenizer.encode(reply, add_special_tokens=False).ids
 
 
 def null_state(

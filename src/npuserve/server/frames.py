@@ -1,7 +1,7 @@
 """The bytes of a streamed reply: everything but the text is formatted once per reply."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -41,6 +41,15 @@ class _Chunks:
     def _end(self, last_choice: bytes, choices: Sequence[Choice]) -> bytes:
         return self._head + last_choice + b'],"timings":' + _encode(timings_of(choices)) + self._tail
 
+    def _around(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        return {
+            "id": self._reply.id,
+            "created": self._reply.created,
+            "model": self._model,
+            "usage": usage_of(choices),
+            "timings": timings_of(choices),
+        }
+
     def closing(self, choices: Sequence[Choice]) -> bytes:
         if not self._include_usage:
             return DONE
@@ -70,13 +79,12 @@ class ChatFrames(_Chunks):
 
     def whole(self, choices: Sequence[Choice], texts: Sequence[str]) -> bytes:
         made = [
-            ChatChoice(choice.index, ChatMessage(text), choice.finish_reason or "stop")
+            ChatChoice(
+                index=choice.index, message=ChatMessage(content=text), finish_reason=choice.finish_reason or "stop"
+            )
             for choice, text in zip(choices, texts, strict=True)
         ]
-        reply = self._reply
-        return _encode(
-            ChatCompletion(reply.id, reply.created, self._model, made, usage_of(choices), timings_of(choices))
-        )
+        return _encode(ChatCompletion(choices=made, **self._around(choices)))
 
 
 class CompletionFrames(_Chunks):
@@ -94,8 +102,7 @@ class CompletionFrames(_Chunks):
 
     def whole(self, choices: Sequence[Choice], texts: Sequence[str]) -> bytes:
         made = [
-            CompletionChoice(choice.index, text, choice.finish_reason or "stop")
+            CompletionChoice(index=choice.index, text=text, finish_reason=choice.finish_reason or "stop")
             for choice, text in zip(choices, texts, strict=True)
         ]
-        reply = self._reply
-        return _encode(Completion(reply.id, reply.created, self._model, made, usage_of(choices), timings_of(choices)))
+        return _encode(Completion(choices=made, **self._around(choices)))

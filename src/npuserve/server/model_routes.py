@@ -17,7 +17,7 @@ STALLED_AFTER_S = 60.0
 def _card(state: ServerState) -> ModelCard:
     model = state.model
     meta = {"n_ctx_train": model.context_length, "n_vocab": model.vocab_size}
-    return ModelCard(model.name, model.created, model.context_length, meta)
+    return ModelCard(id=model.name, created=model.created, max_model_len=model.context_length, meta=meta)
 
 
 def _json(value: object, status: int = 200) -> Response:
@@ -26,7 +26,7 @@ def _json(value: object, status: int = 200) -> Response:
 
 async def list_models(request: Request) -> Response:
     """The one model there is."""
-    return _json(ModelList([_card(request.app.state.server)]))
+    return _json(ModelList(data=[_card(request.app.state.server)]))
 
 
 async def get_model(request: Request) -> Response:

@@ -1,9 +1,7 @@
 """What every route needs: the model as text, the engine, and whether the server is going away."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from npuserve.engine.engine import Engine
 from npuserve.server.event_router import EventRouter
@@ -38,5 +36,4 @@ class ServerState:
     model: ServedModel
     engine: Engine
     router: EventRouter
-    facts: Mapping[str, Any] = field(default_factory=dict)
     stopping: bool = False

@@ -51,57 +51,57 @@ class WireTimings(Struct, frozen=True):
     cache_source: Literal["none", "slot"]
 
 
-class ChatMessage(Struct, frozen=True):
-    content: str | None
+class ChatMessage(Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
+    content: str | None
     refusal: None = None
 
 
-class ChatChoice(Struct, frozen=True):
+class ChatChoice(Struct, frozen=True, kw_only=True):
     index: int
     message: ChatMessage
-    finish_reason: FinishWord
     logprobs: None = None
+    finish_reason: FinishWord
 
 
-class ChatCompletion(Struct, frozen=True):
+class ChatCompletion(Struct, frozen=True, kw_only=True):
     id: str
+    object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
     choices: list[ChatChoice]
     usage: Usage
     timings: WireTimings
-    object: Literal["chat.completion"] = "chat.completion"
 
 
-class CompletionChoice(Struct, frozen=True):
+class CompletionChoice(Struct, frozen=True, kw_only=True):
     index: int
     text: str
-    finish_reason: FinishWord
     logprobs: None = None
+    finish_reason: FinishWord
 
 
-class Completion(Struct, frozen=True):
+class Completion(Struct, frozen=True, kw_only=True):
     id: str
+    object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
     choices: list[CompletionChoice]
     usage: Usage
     timings: WireTimings
-    object: Literal["text_completion"] = "text_completion"
 
 
-class ModelCard(Struct, frozen=True):
+class ModelCard(Struct, frozen=True, kw_only=True):
     """`max_model_len` is vLLM's name for the context length, `meta` llama.cpp's place for it."""
 
     id: str
+    object: Literal["model"] = "model"
     created: int
+    owned_by: str = "npuserve"
     max_model_len: int
     meta: dict[str, int]
-    object: Literal["model"] = "model"
-    owned_by: str = "npuserve"
 
 
-class ModelList(Struct, frozen=True):
-    data: list[ModelCard]
+class ModelList(Struct, frozen=True, kw_only=True):
     object: Literal["list"] = "list"
+    data: list[ModelCard]

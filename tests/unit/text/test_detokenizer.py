@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from npuserve.text.detokenizer import Detokenizer
-from npuserve.text.token_bytes import TokenBytes, byte_fallback, byte_of_character
-from tiny_tokenizer import tiny_tokenizer
+from npuserve.text.token_bytes import TokenBytes, byte_fallback
+from tiny_tokenizer import byte_tokens, tiny_tokenizer
 
 TABLE = TokenBytes(tiny_tokenizer())
 VOCAB_SIZE = tiny_tokenizer().get_vocab_size()
@@ -44,17 +44,13 @@ def test_same_text_as_the_tokenizers_library_decodes(ids: list[int]) -> None:
 
 
 def test_bytes_of_an_incomplete_character_are_held() -> None:
-    tokenizer = tiny_tokenizer()
-    character_of = {byte: character for character, byte in byte_of_character().items()}
-    ids = [tokenizer.token_to_id(character_of[byte]) for byte in "😀".encode()]
+    ids = byte_tokens("😀".encode())
     detokenizer = Detokenizer(TABLE)
     assert [detokenizer.push([token]) for token in ids] == ["", "", "", "😀"]
 
 
 def test_truncated_character_is_one_replacement_at_the_end() -> None:
-    tokenizer = tiny_tokenizer()
-    character_of = {byte: character for character, byte in byte_of_character().items()}
-    ids = [tokenizer.token_to_id(character_of[byte]) for byte in "😀".encode()[:3]]
+    ids = byte_tokens("😀".encode()[:3])
     detokenizer = Detokenizer(TABLE)
     assert detokenizer.push(ids) == ""
     assert detokenizer.finish() == "\ufffd"
