@@ -1,43 +1,37 @@
 """Running one program on several machines and comparing everything that an instruction can have changed."""
 
-import importlib
-import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npuserve.errors import MachineFault
 from npuserve.isa.machine import MachineConfig
+from npuserve.sim.native import NativeMachine, kernel_sets
 from npuserve.sim.reference import ReferenceMachine
 from small_machine import Machine, Words
 
 REFERENCE = "reference"
 
 
-def native_is_built() -> bool:
-    return importlib.util.find_spec("npuserve.sim._native") is not None
-
-
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Machines of one configuration and DRAM size, by name; the first is right by definition."""
+    """Machines of one configuration by name; the first is right by definition."""
 
     config: MachineConfig
-    dram_bytes: int
     machines: dict[str, Machine]
 
 
 def native_fleet(config: MachineConfig, dram_bytes: int, threads: Sequence[int] = (1, 2)) -> Fleet:
     """The reference, and the native machine with each kernel set of this CPU and each number of threads."""
-    native = importlib.import_module("npuserve.sim.native")
-    machines: dict[str, Machine] = {REFERENCE: ReferenceMachine(config, dram_bytes)}
-    for kernels in native.kernel_sets():
+    config = replace(config, dram_bytes=dram_bytes)
+    machines: dict[str, Machine] = {REFERENCE: ReferenceMachine(config)}
+    for kernels in kernel_sets():
         for count in threads:
             name = f"native, {kernels}, {count} threads"
-            machines[name] = native.NativeMachine(config, dram_bytes, kernels=kernels, threads=count)
-    return Fleet(config, dram_bytes, machines)
+            machines[name] = NativeMachine(config, kernels=kernels, threads=count)
+    return Fleet(config, machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +101,9 @@ def assert_same_memory(fleet: Fleet, name: str) -> None:
     (codes, scales), (first_codes, first_scales) = machine.read_act(), first.read_act()
     assert_equal(name, "ACT", codes, first_codes)
     assert_equal(name, "ACT scale", scales, first_scales)
-    assert_equal(name, "DRAM", machine.read_dram(0, fleet.dram_bytes), first.read_dram(0, fleet.dram_bytes))
+    assert_equal(
+        name, "DRAM", machine.read_dram(0, fleet.config.dram_bytes), first.read_dram(0, fleet.config.dram_bytes)
+    )
 
 
 def assert_equal(machine: str, what: str, got: NDArray[np.generic], expected: NDArray[np.generic]) -> None:

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lockstep.fleet import Fleet, Memory, assert_lockstep, native_fleet, native_is_built
+from lockstep.fleet import Fleet, Memory, assert_lockstep, native_fleet
 from lockstep.random_words import random_words
 from npuserve.isa.fields import Value
 from npuserve.isa.machine import WIDE, MachineConfig
 from npuserve.isa.spec import encode
+from npuserve.sim.native import available
 
-pytestmark = pytest.mark.skipif(not native_is_built(), reason="the native core is not built")
+pytestmark = pytest.mark.skipif(not available(), reason="the native core is not built")
 
 DRAM_BYTES = 1 << 19
 SCALES = 0x40000

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from lockstep.fleet import Fleet, assert_lockstep, native_fleet, native_is_built
+from lockstep.fleet import Fleet, assert_lockstep, native_fleet
 from lockstep.random_programs import random_program
 from npuserve.isa.machine import BOARD, WIDE, MachineConfig
 from npuserve.isa.spec import disassemble, encode
+from npuserve.sim.native import available
 
-pytestmark = pytest.mark.skipif(not native_is_built(), reason="the native core is not built")
+pytestmark = pytest.mark.skipif(not available(), reason="the native core is not built")
 
 DRAM_BYTES = 1 << 20
 SHALLOW = MachineConfig("shallow", depth=32, mcols=8, act_rows=10, act_blocks=64, tmem_words=1 << 14)
@@ -25,7 +26,7 @@ def fleet(request: pytest.FixtureRequest) -> Fleet:
 
 def run_through_faults(fleet: Fleet, seed: int) -> int:
     """Run the program of a seed; as long as it faults, put a NOP there and run it again. Faults met on the way."""
-    drawn = random_program(seed, fleet.config, fleet.dram_bytes)
+    drawn = random_program(seed, fleet.config, fleet.config.dram_bytes)
     program = drawn.program.copy()
     for num_faults in range(MAX_FAULTS):
         outcome = assert_lockstep(fleet, program, drawn.args, drawn.memory, MAX_INSTRUCTIONS)

@@ -1,9 +1,8 @@
 """The hand-made machine tests run on every implementation that is there."""
 
-import importlib
-
 import pytest
 
+from npuserve.sim.native import NativeMachine, available
 from npuserve.sim.reference import ReferenceMachine
 from small_machine import SMALL, SMALL_DRAM_BYTES, Bench
 
@@ -12,6 +11,6 @@ from small_machine import SMALL, SMALL_DRAM_BYTES, Bench
 def bench(request: pytest.FixtureRequest) -> Bench:
     if request.param == "reference":
         return Bench(ReferenceMachine(SMALL, SMALL_DRAM_BYTES))
-    pytest.importorskip("npuserve.sim._native", reason="the native core is not built")
-    native = importlib.import_module("npuserve.sim.native")
-    return Bench(native.NativeMachine(SMALL, SMALL_DRAM_BYTES))
+    if not available():
+        pytest.skip("the native core is not built")
+    return Bench(NativeMachine(SMALL, SMALL_DRAM_BYTES, threads=1))

@@ -35,13 +35,12 @@ EXECUTE: dict[str, Callable[[State, Operands], None]] = {
 class ReferenceMachine:
     """One slice of the openTPU card, executed instruction by instruction in NumPy.
 
-    `dram_bytes` is the size of this machine's DRAM, whatever `config.dram_bytes` says. Memories start as zeros and
-    keep their contents from run to run.
+    `dram_bytes` replaces the configuration's. Memories start as zeros and keep their contents from run to run.
     """
 
-    def __init__(self, config: MachineConfig, dram_bytes: int) -> None:
+    def __init__(self, config: MachineConfig, dram_bytes: int | None = None) -> None:
         self.config = config
-        self._state = State(config, dram_bytes)
+        self._state = State(config, config.dram_bytes if dram_bytes is None else dram_bytes)
 
     def load(self, program: NDArray[np.uint32] | bytes) -> None:
         """Fill the instruction memory from uint32 [n, 8] or the same as little-endian bytes.
