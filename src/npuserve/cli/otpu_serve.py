@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from npuserve.cli.serve_arguments import parse_arguments
@@ -11,6 +12,7 @@ from npuserve.errors import ConfigError, NpuserveError
 
 if TYPE_CHECKING:
     import socket
+    from concurrent.futures import Future
 
     from npuserve.checkpoints.checkpoint import Checkpoint
     from npuserve.devices.base import Device
@@ -58,18 +60,15 @@ def _serve(settings: ServeSettings) -> None:
 
 def _load(settings: ServeSettings, checkpoint: "Checkpoint", name: str) -> "tuple[ServerState, Device]":
     """Device and tokenizer side by side: both take a noticeable part of a second."""
-    from concurrent.futures import ThreadPoolExecutor
+    opening = _in_background(lambda: _open_device(settings, checkpoint))
+    from npuserve.engine.engine import Engine
+    from npuserve.engine.settings import EngineSettings
+    from npuserve.server.event_router import EventRouter
+    from npuserve.server.served_model import served_model
+    from npuserve.server.state import ServerState
 
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        opening = executor.submit(_open_device, settings, checkpoint)
-        from npuserve.engine.engine import Engine
-        from npuserve.engine.settings import EngineSettings
-        from npuserve.server.event_router import EventRouter
-        from npuserve.server.served_model import served_model
-        from npuserve.server.state import ServerState
-
-        tokenizer = checkpoint.tokenizer()
-        device = opening.result()
+    tokenizer = checkpoint.tokenizer()
+    device = opening.result()
     model = served_model(checkpoint, tokenizer, device.capabilities, name=name, think=settings.think)
     router = EventRouter()
     schedule = EngineSettings(
@@ -79,6 +78,22 @@ def _load(settings: ServeSettings, checkpoint: "Checkpoint", name: str) -> "tupl
         max_queue=settings.max_queue,
     )
     return ServerState(model, Engine(device, schedule, router.deliver), router), device
+
+
+def _in_background(work: "Callable[[], Device]") -> "Future[Device]":
+    """`work` in a thread that does not outlive an interrupt, as an executor's would."""
+    from concurrent.futures import Future
+
+    future: Future[Device] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name="open-device", daemon=True).start()
+    return future
 
 
 def _open_device(settings: ServeSettings, checkpoint: "Checkpoint") -> "Device":
@@ -108,9 +123,9 @@ def _run(settings: ServeSettings, state: "ServerState", listener: "socket.socket
 
 
 def _banner(url: str, settings: ServeSettings, state: "ServerState") -> str:
-    model = state.model
+    model, num_slots = state.model, state.engine.stats().num_slots
     return (
-        f"otpu-serve: {model.name} on {settings.backend}, {settings.slots} slots of {model.context_length} tokens\n"
+        f"otpu-serve: {model.name} on {settings.backend}, {num_slots} slots of {model.context_length} tokens\n"
         f"listening on {url}/v1\n\n"
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
         """       -d '{"messages": [{"role": "user", "content": "Hello"}], "stream": true}'\n"""

@@ -38,7 +38,7 @@ async def chat_completions(request: Request) -> Response:
     switches = read_switches(body, model.template, think=model.think)
     refuse_unbuilt(body, chat=True)
     size = sum(len(message["content"]) for message in messages)
-    prompt_ids = await encoded(size, lambda: _encode(model, messages, switches))
+    prompt_ids = await encoded(model, size, lambda: _encode(model, messages, switches))
     choice = make_choice(model, generation, 0, prompt_ids, chat=True)
     reply = Reply(state.engine, state.router, "chatcmpl", [choice], generation.cache_salt)
     frames = ChatFrames(reply, model.name, include_usage=generation.include_usage)

@@ -91,7 +91,7 @@ def _max_tokens(own: Mapping[str, Any], *, echo: bool) -> int:
 async def _choice(model: ServedModel, generation: Generation, index: int, prompt: Prompt, *, echo: bool) -> Choice:
     tokenizer = model.tokenizer
     if isinstance(prompt, str):
-        ids = await encoded(len(prompt), lambda: tokenizer.encode_prompt(prompt))
+        ids = await encoded(model, len(prompt), lambda: tokenizer.encode_prompt(prompt))
         lead = prompt
     else:
         ids = tuple(prompt)

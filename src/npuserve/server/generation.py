@@ -7,7 +7,7 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from npuserve.errors import ContextLengthError
+from npuserve.errors import ContextLengthError, RequestError
 from npuserve.server.frames import Frames
 from npuserve.server.reply import Choice, Reply
 from npuserve.server.sampling import Generation
@@ -17,14 +17,23 @@ from npuserve.text.detokenizer import Detokenizer
 from npuserve.text.pipeline import Pipeline
 from npuserve.text.stop_strings import StopStrings
 
-# Text longer than this is tokenized in a thread, so that other streams go on meanwhile.
-_LONG_TEXT_CHARACTERS = 20_000
+# Text longer than this takes some milliseconds to tokenize: it is done in a thread, so that other streams go on.
+_LONG_TEXT_CHARACTERS = 4_000
+# No vocabulary gets more out of its tokens, on average, than this.
+_MOST_CHARACTERS_PER_TOKEN = 256
 
 
-async def encoded(size: int, encode: Callable[[], list[int]]) -> tuple[int, ...]:
-    """The ids of a text of about `size` characters."""
-    ids = await asyncio.to_thread(encode) if size > _LONG_TEXT_CHARACTERS else encode()
-    return tuple(ids)
+async def encoded(model: ServedModel, num_characters: int, encode: Callable[[], list[int]]) -> tuple[int, ...]:
+    """The ids that `encode` makes of a text; one that cannot fit the context is refused without counting its tokens."""
+    if num_characters > model.context_length * _MOST_CHARACTERS_PER_TOKEN:
+        raise RequestError(
+            f"the prompt has {num_characters} characters, which do not fit a context of {model.context_length}"
+            " tokens; shorten it",
+            code="context_length_exceeded",
+        )
+    if num_characters > _LONG_TEXT_CHARACTERS:
+        return tuple(await asyncio.to_thread(encode))
+    return tuple(encode())
 
 
 def make_choice(

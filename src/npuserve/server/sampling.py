@@ -3,7 +3,7 @@
 import secrets
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from npuserve.core import SamplingParams
@@ -42,7 +42,7 @@ FIELDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """What holds where a request says nothing: the checkpoint's generation_config, else OpenAI's values."""
+    """What holds where a request says nothing; the values here are OpenAI's."""
 
     temperature: float = 1.0
     top_k: int = MAX_TOP_K
@@ -50,9 +50,8 @@ class SamplingDefaults:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
 
-    @classmethod
-    def from_generation_config(cls, config: Mapping[str, Any]) -> "SamplingDefaults":
-        """Take the values that are in range; `do_sample: false` is Hugging Face's word for greedy."""
+    def overridden(self, config: Mapping[str, Any]) -> "SamplingDefaults":
+        """With the values of a generation_config that are in range; `do_sample: false` is its word for greedy."""
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         found = {
             name: config[name] for name in names if config.get(name) is not None and FIELDS[name].matches(config[name])
@@ -61,7 +60,22 @@ class SamplingDefaults:
             found["top_k"] = _top_k(found["top_k"])
         if config.get("do_sample") is False:
             found["temperature"] = 0.0
-        return cls(**found)
+        return replace(self, **found)
+
+
+# Authors' recommendations for checkpoints whose generation_config is silent, by a part of the checkpoint's name.
+_RECOMMENDED = {
+    "smollm2": SamplingDefaults(temperature=0.2, top_p=0.9),
+    "smollm3": SamplingDefaults(temperature=0.6, top_p=0.95),
+    "lfm2": SamplingDefaults(temperature=0.3, min_p=0.15, repetition_penalty=1.05),
+}
+
+
+def sampling_defaults(checkpoint_name: str, generation_config: Mapping[str, Any]) -> SamplingDefaults:
+    """The checkpoint's own values over its authors' recommendation over OpenAI's."""
+    name = checkpoint_name.lower()
+    recommended = next((values for part, values in _RECOMMENDED.items() if part in name), SamplingDefaults())
+    return recommended.overridden(generation_config)
 
 
 @dataclass(frozen=True, slots=True)

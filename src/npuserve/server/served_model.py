@@ -4,7 +4,7 @@ import tokenizers
 
 from npuserve.checkpoints.checkpoint import Checkpoint
 from npuserve.devices.base import Capabilities
-from npuserve.server.sampling import SamplingDefaults
+from npuserve.server.sampling import sampling_defaults
 from npuserve.server.state import ServedModel
 from npuserve.text.chat_template import ChatTemplate
 from npuserve.text.tokenizer import Tokenizer
@@ -28,6 +28,6 @@ def served_model(
         context_length=capabilities.context_length,
         vocab_size=capabilities.vocab_size,
         end_ids=special.stop_ids,
-        defaults=SamplingDefaults.from_generation_config(checkpoint.generation_config),
+        defaults=sampling_defaults(checkpoint.name, checkpoint.generation_config),
         think=think,
     )
