@@ -208,6 +208,18 @@ def test_too_small_disk_is_noticed_before_the_download(
     assert entries(models) == []
 
 
+def test_disk_that_fills_up_during_the_download_is_told_from_a_broken_connection(
+    store: Store, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.path.unlink()
+    free = iter([10**9, 1])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 0, next(free)))
+    with pytest.raises(DownloadError, match=r"needs 0 MB in .* are free"):
+        pull(store.entry, models, SILENT)
+    assert store.num_runs == 1
+    assert entries(models) == []
+
+
 def test_half_a_wheel_is_not_trusted(store: Store, models: Path) -> None:
     (models / ".Tiny.partial").mkdir(parents=True)
     (models / ".Tiny.partial" / store.path.name).write_bytes(store.path.read_bytes()[:-100])
