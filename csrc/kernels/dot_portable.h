@@ -1,0 +1,74 @@
+// Integer dot products and packing without VNNI: products of 16 bits, exact because |(w + 128) * a| < 2^15.
+#pragma once
+
+#include "mm.h"
+
+namespace npu {
+namespace {
+
+typedef int16_t H __attribute__((vector_size(kLanes * 4)));
+
+// The even and odd bytes of activation dwords as 16-bit pairs, and sums of products with the weights' bytes.
+NPU_INLINE I pair_products(I weights, I act) {
+#if defined(__AVX2__)
+  return (I)_mm256_madd_epi16((__m256i)weights, (__m256i)act);
+#else
+  const I product = (I)((H)weights * (H)act);
+  return (product << 16 >> 16) + (product >> 16);
+#endif
+}
+
+struct PortableDot {
+  static constexpr int kGroups = 1;
+  static constexpr int kMaxRows = 4;
+
+  template <int ROWS, int GROUPS>
+  static NPU_INLINE void run(I (&dot)[ROWS][GROUPS][kVectors], const uint8_t* weights, int64_t group_bytes,
+                             const int8_t* act, int64_t act_stride, int64_t columns) {
+    for (int64_t c = 0; c < columns; c += 4) {
+      I act_even[ROWS], act_odd[ROWS];
+      for (int j = 0; j < ROWS; ++j) {
+        int32_t quad;
+        std::memcpy(&quad, act + j * act_stride + c, sizeof quad);
+        const H pairs = (H)splat(quad);
+        act_even[j] = (I)((H)(pairs << 8) >> 8);
+        act_odd[j] = (I)(pairs >> 8);
+      }
+      for (int g = 0; g < GROUPS; ++g) {
+        const uint8_t* w = weights + g * group_bytes + c * kGroup;
+        for (int v = 0; v < kVectors; ++v) {
+          const I quads = bits(load(reinterpret_cast<const uint32_t*>(w) + v * kLanes));
+          const I even = quads & 0x00ff00ff;
+          const I odd = (I)((U)quads >> 8) & 0x00ff00ff;
+          for (int j = 0; j < ROWS; ++j) {
+            dot[j][g][v] += pair_products(even, act_even[j]) + pair_products(odd, act_odd[j]);
+          }
+        }
+      }
+    }
+  }
+};
+
+void pack(const PackJob& job) {
+  const PackLayout& layout = job.layout;
+  for (int64_t k = 0; k < layout.num_blocks; ++k) {
+    const int64_t columns = k + 1 == layout.num_blocks ? layout.last_columns : layout.depth;
+    uint8_t* block = job.packed + k * layout.block_bytes();
+    for (int64_t n = 0; n < kGroup; ++n) {
+      const bool real = n < job.num_rows;
+      uint32_t scale = 0x3f800000;
+      if (real && job.scales) std::memcpy(&scale, job.scales + n * job.scale_stride + k * 4, sizeof scale);
+      std::memcpy(block + n * 4, &scale, sizeof scale);
+      const int8_t* row = job.weights + n * job.weight_stride + k * layout.depth;
+      for (int64_t c = 0; c < columns; c += 4) {
+        uint32_t quad = 0;
+        if (real) std::memcpy(&quad, row + c, sizeof quad);
+        quad ^= 0x80808080;
+        std::memcpy(block + kScaleBytes + c * kGroup + n * 4, &quad, sizeof quad);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,82 @@
+// The table of one kernel set; `Dot` and `pack` come from the set's own header.
+#pragma once
+
+#include "quantize.h"
+#include "vop.h"
+
+namespace npu {
+namespace {
+
+constexpr int64_t kColumnStep = 16;
+
+int64_t last_columns(const int8_t* last_block, int64_t stride, int64_t num_rows, int64_t depth) {
+  int64_t used = kColumnStep;
+  for (int64_t n = 0; n < num_rows && used < depth; ++n) {
+    const int8_t* row = last_block + n * stride;
+    for (int64_t c = depth - 4; c >= used; c -= 4) {
+      uint32_t quad;
+      std::memcpy(&quad, row + c, sizeof quad);
+      if (quad == 0) continue;
+      used = c / kColumnStep * kColumnStep + kColumnStep;
+      break;
+    }
+  }
+  return used;
+}
+
+void bias(const int8_t* act, int64_t act_stride, int64_t rows, const PackLayout& layout, int32_t* bias) {
+  for (int64_t j = 0; j < rows; ++j) {
+    for (int64_t k = 0; k < layout.num_blocks; ++k) {
+      const int64_t columns = k + 1 == layout.num_blocks ? layout.last_columns : layout.depth;
+      const int8_t* block = act + j * act_stride + k * layout.depth;
+      int32_t sum = 0;
+#if defined(__AVX512VNNI__)
+      __m128i sums{};
+      for (int64_t c = 0; c < columns; c += 16) {
+        sums = _mm_dpbusd_epi32(sums, _mm_set1_epi8(1), _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + c)));
+      }
+      sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
+      sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xb1));
+      sum = _mm_cvtsi128_si32(sums);
+#else
+      for (int64_t c = 0; c < columns; ++c) sum += block[c];
+#endif
+      *bias++ = -128 * sum;
+    }
+  }
+}
+
+#define NPU_UNARY(OP) {elementwise<OP, kOnlyA, false>, elementwise<OP, kOnlyA, false>}
+#define NPU_BINARY(OP) {elementwise<OP, kBoth, false>, elementwise<OP, kBoth, true>}
+#define NPU_ROWS(FUNCTION) {FUNCTION, FUNCTION}
+#define NPU_KERNEL_TABLE(NAME, DOT)                                                            \
+  {                                                                                            \
+    NAME,                                                                                      \
+        {                                                                                      \
+            NPU_BINARY(Add),                                                                   \
+            NPU_BINARY(Sub),                                                                   \
+            NPU_BINARY(Rsub),                                                                  \
+            NPU_BINARY(Mul),                                                                   \
+            NPU_BINARY(Max),                                                                   \
+            NPU_BINARY(Min),                                                                   \
+            {nullptr, nullptr},                                                                \
+            {nullptr, nullptr},                                                                \
+            NPU_UNARY(Copy),                                                                   \
+            NPU_UNARY(Exp2),                                                                   \
+            NPU_UNARY(Recip),                                                                  \
+            NPU_UNARY(Rsqrt),                                                                  \
+            NPU_UNARY(Abs),                                                                    \
+            {elementwise<Fill, kOnlyB, false>, elementwise<Fill, kOnlyB, true>},               \
+            NPU_BINARY(Exp2Sub),                                                               \
+            NPU_UNARY(Log2),                                                                   \
+            NPU_ROWS((sum_rows<SumOfA, false, false>)),                                        \
+            NPU_ROWS(row_max),                                                                 \
+            NPU_ROWS((sum_rows<SumOfSquares, false, false>)),                                  \
+            {sum_rows<SumOfProducts, true, false>, sum_rows<SumOfProducts, true, true>},       \
+            NPU_ROWS(argmax),                                                                  \
+        },                                                                                     \
+        outer, quantize, pack, last_columns, bias, mm<DOT>,                                    \
+  }
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,29 @@
+#include "mapping.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+namespace npu {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+}  // namespace
+
+Mapping::Mapping(size_t size_bytes, bool huge_pages) : size_(size_bytes) {
+  const size_t alignment = huge_pages ? kHugePage : 0;
+  reserved_ = size_bytes + alignment + 4096;
+  void* memory = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  base_ = static_cast<uint8_t*>(memory);
+  data_ = base_;
+  if (huge_pages) {
+    data_ += (kHugePage - reinterpret_cast<uintptr_t>(base_) % kHugePage) % kHugePage;
+    madvise(data_, size_, MADV_HUGEPAGE);  // advice: without huge pages it is only slower
+  }
+}
+
+Mapping::~Mapping() { munmap(base_, reserved_); }
+
+}  // namespace npu

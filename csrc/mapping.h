@@ -1,0 +1,30 @@
+// An anonymous memory reservation: zero, and of no cost until touched.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace npu {
+
+class Mapping {
+ public:
+  // With `huge_pages` the kernel is asked for 2 MiB pages. Throws std::bad_alloc.
+  explicit Mapping(size_t size_bytes, bool huge_pages = false);
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  uint8_t* base_;
+  uint8_t* data_;
+  size_t size_, reserved_;
+};
+
+}  // namespace npu

@@ -1,0 +1,28 @@
+// Decoded programs, kept by content: callers alternate between a few, and loading one again must cost little.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "isa.h"
+
+namespace npu {
+
+struct Program {
+  uint64_t hash;
+  std::vector<uint32_t> words;
+  std::vector<Instruction> instructions;
+};
+
+class ProgramCache {
+ public:
+  // `words` need not be aligned.
+  std::shared_ptr<Program> get(const uint8_t* words, size_t num_instructions);
+
+ private:
+  static constexpr size_t kCapacity = 64;
+  std::vector<std::shared_ptr<Program>> recent_;  // most recently used first
+};
+
+}  // namespace npu

@@ -1,0 +1,118 @@
+// QACT and QST.
+#include <algorithm>
+#include <cstring>
+
+#include "fault.h"
+#include "machine.h"
+
+namespace npu {
+namespace {
+
+// Elements from which a second thread is worth its start.
+constexpr uint64_t kParallelElements = 12288;
+
+}  // namespace
+
+void Machine::qact(const Instruction& in) {
+  const uint32_t source = address(in.ra, in.word[1]);
+  const uint32_t rows = in.word[2] & 0xff;
+  const uint32_t first_block = in.word[2] >> 8 & 0xff;
+  const uint32_t num_blocks = high16(in.word[2]);
+  const uint64_t stride = in.word[3];
+  const bool duplicate = in.flags & kQactDup;
+  const uint64_t cols = uint64_t{num_blocks} * config_.depth;
+  if (rows == 0 || num_blocks == 0) fault("QACT of %u rows and %u blocks", rows, num_blocks);
+  if (rows > config_.act_rows) fault("QACT of %u rows, but ACT RAM has %u", rows, config_.act_rows);
+  if (duplicate && 2 * rows > config_.mcols) fault("QACT DUP of %u rows, but MCOLS is %u", rows, config_.mcols);
+  if (first_block + num_blocks > config_.act_blocks) {
+    fault("QACT of blocks %u to %u, but an ACT row has %u", first_block, first_block + num_blocks - 1,
+          config_.act_blocks);
+  }
+  check_tmem(source, (rows - 1) * stride + cols, "QACT source");
+  if (in.flags & kQactColumnScale) check_tmem(in.word[4], cols, "QACT column factors");
+  if (in.flags & kQactRowScale) check_tmem(in.word[5], rows, "QACT row factors");
+
+  const auto quantize_row = [&](int row, int) {
+    const uint32_t r = static_cast<uint32_t>(row);
+    QuantizeJob job{};
+    job.src = tmem() + source + r * stride;
+    job.column_scale = in.flags & kQactColumnScale ? tmem() + in.word[4] : nullptr;
+    job.row_scale = in.flags & kQactRowScale ? tmem() + in.word[5] + r : nullptr;
+    job.data = act_row(r) + uint64_t{first_block} * config_.depth;
+    job.scales = act_scales_row(r) + first_block;
+    job.num_blocks = num_blocks;
+    job.depth = config_.depth;
+    job.whole_row = in.flags & kQactRow;
+    kernels_->quantize(job);
+    if (!duplicate) return;
+    std::memcpy(act_row(r + rows) + uint64_t{first_block} * config_.depth, job.data, cols);
+    std::memcpy(act_scales_row(r + rows) + first_block, job.scales, size_t{num_blocks} * 4);
+  };
+  if (rows * cols >= kParallelElements) {
+    pool_.run(static_cast<int>(rows), quantize_row);
+  } else {
+    for (uint32_t r = 0; r < rows; ++r) quantize_row(static_cast<int>(r), 0);
+  }
+}
+
+void Machine::qst(const Instruction& in) {
+  const uint32_t source = address(in.ra, in.word[1]);
+  const uint32_t target = address(in.rb, in.word[2]);
+  const uint32_t scale_target = address(in.rc, in.word[3]);
+  const uint32_t rows = low16(in.word[4]);
+  const uint32_t num_blocks = high16(in.word[4]);
+  const uint64_t stride = in.word[5];
+  const uint64_t row_stride = in.word[6];
+  const uint64_t element_stride = in.word[7];
+  const bool whole_row = in.flags & kQstRow;
+  if (rows == 0 || num_blocks == 0) fault("QST of %u rows and %u blocks", rows, num_blocks);
+  if ((in.flags & kQstHalf) && !whole_row) fault("QST HALF without ROW");
+  const uint64_t cols = uint64_t{num_blocks} * config_.depth;
+  const uint64_t written = in.flags & kQstHalf ? cols / 2 : cols;
+  const uint64_t scales_per_row = whole_row ? 1 : num_blocks;
+  const uint64_t data_end = target + (rows - 1) * row_stride + (written - 1) * element_stride + 1;
+  const uint64_t scale_end = scale_target + rows * scales_per_row * 4;
+  check_tmem(source, (rows - 1) * stride + cols, "QST source");
+  dram_.check(target, data_end - target, "QST data");
+  dram_.check_words(scale_target, rows * scales_per_row, "QST scales");
+  if (target < scale_end && scale_target < data_end) {
+    for (uint64_t r = 0; r < rows; ++r) {
+      for (uint64_t c = 0; c < written; ++c) {
+        const uint64_t byte = target + r * row_stride + c * element_stride;
+        if (byte >= scale_target && byte < scale_end) {
+          fault("QST data byte %llu lies in the scales", static_cast<unsigned long long>(byte));
+        }
+      }
+    }
+  }
+
+  dram_.tick();
+  quantized_.resize(cols);
+  quantized_scales_.resize(num_blocks);
+  QuantizeJob job{};
+  job.data = quantized_.data();
+  job.scales = quantized_scales_.data();
+  job.num_blocks = num_blocks;
+  job.depth = config_.depth;
+  job.whole_row = whole_row;
+  for (uint64_t r = 0; r < rows; ++r) {
+    job.src = tmem() + source + r * stride;
+    kernels_->quantize(job);
+    const uint64_t row = target + r * row_stride;
+    uint8_t* out = dram_.data() + row;
+    if (element_stride == 1) {
+      std::memcpy(out, quantized_.data(), written);
+      dram_.stamp(row, row + written);
+    } else {
+      for (uint64_t c = 0; c < written; ++c) {
+        out[c * element_stride] = static_cast<uint8_t>(quantized_[c]);
+        dram_.stamp(row + c * element_stride, row + c * element_stride + 1);
+      }
+    }
+    // The scales lie apart from all data, so they need not wait for the last row.
+    std::memcpy(dram_.data() + scale_target + r * scales_per_row * 4, quantized_scales_.data(), scales_per_row * 4);
+  }
+  dram_.stamp(scale_target, scale_end);
+}
+
+}  // namespace npu
