@@ -64,12 +64,12 @@ class _Translation:
     def __init__(self, header: GgufHeader, path: object) -> None:
         self._metadata, self._tensors, self._path = header.metadata, header.tensors, path
         architecture = self._metadata.get("general.architecture")
-        if architecture not in ARCHITECTURES:
+        if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             raise UnsupportedModelError(
                 f"{path}: GGUF architecture {architecture!r} is not read; known are {', '.join(ARCHITECTURES)};"
                 " for other families use the safetensors folder"
             )
-        self._architecture = str(architecture)
+        self._architecture = architecture
 
     def config(self) -> dict[str, Any]:
         num_heads = self._size("attention.head_count")
@@ -92,12 +92,14 @@ class _Translation:
             "tie_word_embeddings": "output.weight" not in self._tensors,
             "rope_scaling": self._rope_scaling(),
         }
-        config |= {ours: self._metadata.get(f"tokenizer.ggml.{theirs}") for theirs, ours in _TOKEN_IDS.items()}
+        ids = {ours: self._metadata.get(f"tokenizer.ggml.{theirs}") for theirs, ours in _TOKEN_IDS.items()}
+        config |= {key: value if type(value) is int else None for key, value in ids.items()}
         self._check(config)
         return config
 
     def _check(self, config: Mapping[str, Any]) -> None:
-        if self._get("expert_count"):
+        experts = self._get("expert_count")
+        if experts is not None and not (type(experts) is int and experts == 0):
             raise UnsupportedModelError(
                 f"{self._path}: a mixture of experts in a GGUF file is not read; use the safetensors folder"
             )
@@ -130,8 +132,10 @@ class _Translation:
     def _rope_scaling(self) -> dict[str, Any] | None:
         """Factors stored as a tensor (Llama 3) are LongRoPE with one list; linear and YaRN are numbers."""
         kind = self._get("rope.scaling.type")
-        if kind in (None, "none"):
+        if kind is None or (isinstance(kind, str) and kind == "none"):
             return None
+        if not isinstance(kind, str):
+            raise self._error("rope.scaling.type", kind, "a name")
         scaling = {"rope_type": kind, "factor": self._number("rope.scaling.factor")}
         if self._get("rope.scaling.original_context_length") is not None:
             scaling["original_max_position_embeddings"] = self._size("rope.scaling.original_context_length")

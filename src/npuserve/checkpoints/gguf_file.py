@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npuserve.checkpoints.gguf_config import hugging_face_name, translate_config, translate_generation_config
-from npuserve.checkpoints.gguf_header import BLOCK_TYPES, TensorInfo, read_header
+from npuserve.checkpoints.gguf_header import TensorInfo, read_header
 from npuserve.checkpoints.gguf_tokenizer import GgufVocabulary
 from npuserve.checkpoints.mapped_file import MappedFile
 from npuserve.checkpoints.special_tokens import SpecialTokens
@@ -133,14 +133,14 @@ class GgufFile:
         from gguf import quants
         from gguf.constants import GGMLQuantizationType
 
-        if info.type_number == 0:
+        if info.block.name == "F32":
             return np.array(stored, copy=True).view(np.float32)
-        block = BLOCK_TYPES[info.type_number]
         try:
             with np.errstate(all="ignore"):
-                values = quants.dequantize(np.ascontiguousarray(stored), GGMLQuantizationType(info.type_number))
+                values = quants.dequantize(np.ascontiguousarray(stored), GGMLQuantizationType(info.block.number))
         except (NotImplementedError, ValueError) as error:
             raise UnsupportedModelError(
-                f"{self.path}: tensor {info.name!r} is stored as {block.name}, which the gguf package cannot unpack"
+                f"{self.path}: tensor {info.name!r} is stored as {info.block.name}, which the gguf package does not"
+                " unpack; use a file of another quantization"
             ) from error
         return np.asarray(values, np.float32)

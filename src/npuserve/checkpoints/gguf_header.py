@@ -8,48 +8,34 @@ Layout (versions 2 and 3, little-endian; the format document of the ggml project
     padding to the alignment | tensor data, offsets counted from here
 """
 
-import struct
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
+from npuserve.checkpoints.gguf_cursor import GgufCursor
 from npuserve.checkpoints.mapped_file import MappedFile
-from npuserve.errors import CheckpointError, UnsupportedModelError
+from npuserve.errors import UnsupportedModelError
 
 _MAX_DIMENSIONS = 4
-_MAX_NAME_BYTES = 65_535
+_MAX_KEY_BYTES = 65_535
+_MAX_NAME_BYTES = 255
 _MAX_ALIGNMENT = 1 << 20
-_BOOL, _STRING, _ARRAY = 7, 8, 9
-_SCALARS: dict[int, str] = {
-    0: "<u1",
-    1: "<i1",
-    2: "<u2",
-    3: "<i2",
-    4: "<u4",
-    5: "<i4",
-    6: "<f4",
-    _BOOL: "?",
-    10: "<u8",
-    11: "<i8",
-    12: "<f8",
-}
 _MIN_ENTRY_BYTES = 8 + 4 + 1
 _MIN_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8
 
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """A way to store numbers: `block_size` elements in `block_bytes`."""
+    """A way to store numbers: `block_size` elements in `block_bytes`; `number` stands for it in files."""
 
+    number: int
     name: str
     block_size: int
     block_bytes: int
 
 
 BLOCK_TYPES: dict[int, BlockType] = {
-    number: BlockType(name, block_size, block_bytes)
+    number: BlockType(number, name, block_size, block_bytes)
     for number, name, block_size, block_bytes in (
         (0, "F32", 1, 4),
         (1, "F16", 1, 2),
@@ -94,7 +80,7 @@ class TensorInfo:
 
     name: str
     shape: tuple[int, ...]
-    type_number: int
+    block: BlockType
     offset: int
     size_bytes: int
 
@@ -114,21 +100,20 @@ def read_header(file: MappedFile) -> GgufHeader:
     Raises CheckpointError for a file that is truncated, inconsistent or no GGUF file, UnsupportedModelError for a
     version or tensor type that is not known here. Allocates no more than a small multiple of the header's own size.
     """
-    cursor = _Cursor(file)
+    cursor = GgufCursor(file)
     num_tensors, num_entries = _read_preamble(cursor)
     metadata: dict[str, Any] = {}
     for _ in range(num_entries):
-        key = cursor.string("metadata key", _MAX_NAME_BYTES)
+        key = cursor.string("metadata key", _MAX_KEY_BYTES)
         if key in metadata:
             raise cursor.error(f"metadata key {key!r} stands twice")
         metadata[key] = cursor.value(cursor.integer(4), key)
     stored = [_read_tensor(cursor) for _ in range(num_tensors)]
-    header_end = cursor.offset
-    data_start = -(-header_end // _alignment(cursor, metadata)) * _alignment(cursor, metadata)
-    return GgufHeader(metadata, _place(cursor, stored, data_start, _alignment(cursor, metadata)), header_end)
+    size_bytes = cursor.offset
+    return GgufHeader(metadata, _place(cursor, stored, _alignment(cursor, metadata)), size_bytes)
 
 
-def _read_preamble(cursor: "_Cursor") -> tuple[int, int]:
+def _read_preamble(cursor: GgufCursor) -> tuple[int, int]:
     magic = cursor.take(4)
     if magic != b"GGUF":
         raise cursor.error(f"starts with {magic!r}, not b'GGUF'")
@@ -143,14 +128,14 @@ def _read_preamble(cursor: "_Cursor") -> tuple[int, int]:
     return num_tensors, num_entries
 
 
-def _alignment(cursor: "_Cursor", metadata: dict[str, Any]) -> int:
+def _alignment(cursor: GgufCursor, metadata: dict[str, Any]) -> int:
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 0 < alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
         raise cursor.error(f"general.alignment is {alignment!r}, not a power of two up to {_MAX_ALIGNMENT}")
     return alignment
 
 
-def _read_tensor(cursor: "_Cursor") -> TensorInfo:
+def _read_tensor(cursor: GgufCursor) -> TensorInfo:
     name = cursor.string("tensor name", _MAX_NAME_BYTES)
     num_dimensions = cursor.integer(4)
     if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
@@ -167,11 +152,12 @@ def _read_tensor(cursor: "_Cursor") -> TensorInfo:
             f"tensor {name!r} has dimensions {dimensions}, impossible for {block.name} in blocks of {block.block_size}"
         )
     size_bytes = prod(dimensions) // block.block_size * block.block_bytes
-    return TensorInfo(name, tuple(reversed(dimensions)), type_number, cursor.integer(8), size_bytes)
+    return TensorInfo(name, tuple(reversed(dimensions)), block, cursor.integer(8), size_bytes)
 
 
-def _place(cursor: "_Cursor", stored: list[TensorInfo], data_start: int, alignment: int) -> dict[str, TensorInfo]:
+def _place(cursor: GgufCursor, stored: list[TensorInfo], alignment: int) -> dict[str, TensorInfo]:
     """Turn offsets in the data section into offsets in the file; refuse what leaves the file or overlaps."""
+    data_start = -(-cursor.offset // alignment) * alignment
     tensors: dict[str, TensorInfo] = {}
     for info in stored:
         if info.name in tensors:
@@ -183,89 +169,10 @@ def _place(cursor: "_Cursor", stored: list[TensorInfo], data_start: int, alignme
             raise cursor.error(
                 f"tensor {info.name!r} ends at byte {offset + info.size_bytes}, past the end of the file"
             )
-        tensors[info.name] = TensorInfo(info.name, info.shape, info.type_number, offset, info.size_bytes)
+        tensors[info.name] = TensorInfo(info.name, info.shape, info.block, offset, info.size_bytes)
     end, before = 0, ""
     for info in sorted(tensors.values(), key=lambda info: info.offset):
         if info.offset < end:
             raise cursor.error(f"tensors {before!r} and {info.name!r} overlap")
         end, before = info.offset + info.size_bytes, info.name
     return tensors
-
-
-class _Cursor:
-    """A position in the file that only moves over bytes that are there."""
-
-    def __init__(self, file: MappedFile) -> None:
-        self.file = file
-        self.offset = 0
-
-    def error(self, what: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self.file.path}: {what} ({self.file.size_bytes} bytes in the file); it is damaged, fetch it again"
-        )
-
-    def take(self, size_bytes: int) -> bytes:
-        data = self.file.read(self.offset, size_bytes)
-        self.offset += size_bytes
-        return data
-
-    def integer(self, size_bytes: int) -> int:
-        return int.from_bytes(self.take(size_bytes), "little")
-
-    def count(self, item_bytes: int, what: str) -> int:
-        """A u64 number of items of at least `item_bytes`, refused when the rest of the file cannot hold them."""
-        count = self.integer(8)
-        if count * item_bytes > self.file.size_bytes - self.offset:
-            raise self.error(f"{count} {what} do not fit into the file")
-        return count
-
-    def string(self, what: str, max_bytes: int | None = None) -> str:
-        size_bytes = self.count(1, f"bytes of a {what}")
-        if max_bytes is not None and size_bytes > max_bytes:
-            raise self.error(f"a {what} of {size_bytes} bytes is longer than {max_bytes}")
-        return self._text(self.take(size_bytes), what)
-
-    def value(self, kind: int, key: str) -> Any:
-        if kind == _STRING:
-            return self.string(f"string {key!r}")
-        if kind == _ARRAY:
-            return self._array(self.integer(4), key)
-        dtype = self._dtype(kind, key)
-        return np.frombuffer(self.take(dtype.itemsize), dtype)[0].item()
-
-    def _array(self, kind: int, key: str) -> Any:
-        if kind == _STRING:
-            return self._strings(self.count(8, f"strings of {key!r}"), key)
-        dtype = self._dtype(kind, key)
-        count = self.count(dtype.itemsize, f"numbers of {key!r}")
-        return np.frombuffer(self.take(count * dtype.itemsize), dtype)
-
-    def _strings(self, count: int, key: str) -> list[str]:
-        """The hot loop of loading a vocabulary: one pass over the bytes, no call per string but the decoding."""
-        unpack = struct.Struct("<Q").unpack_from
-        rest = self.file.view(self.offset, self.file.size_bytes - self.offset)
-        limit, position, pieces = len(rest), 0, []
-        try:
-            for _ in range(count):
-                start = position + 8
-                position = start + unpack(rest, position)[0]
-                if position > limit:
-                    raise self.error(f"a string of {key!r} reaches past the end of the file")
-                pieces.append(str(rest[start:position], "utf-8"))
-        except (struct.error, UnicodeDecodeError) as error:
-            raise self.error(f"the strings of {key!r} are cut short or not UTF-8") from error
-        finally:
-            rest.release()
-        self.offset += position
-        return pieces
-
-    def _dtype(self, kind: int, key: str) -> np.dtype[Any]:
-        if kind not in _SCALARS:
-            raise self.error(f"metadata key {key!r} has value type {kind}, which does not exist here")
-        return np.dtype(_SCALARS[kind])
-
-    def _text(self, data: bytes, what: str) -> str:
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            raise self.error(f"a {what} is not UTF-8") from error

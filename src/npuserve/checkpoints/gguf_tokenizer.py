@@ -59,12 +59,12 @@ class GgufVocabulary:
     def __init__(self, metadata: Mapping[str, Any], path: object) -> None:
         self._metadata, self._path = metadata, path
         model, pre = self._get("model"), self._get("pre")
-        if model != "gpt2":
+        if not isinstance(model, str) or model != "gpt2":
             raise UnsupportedModelError(
                 f"{path}: tokenizer model {model!r} is not read from GGUF, only byte-level BPE ('gpt2') is;"
                 " use the safetensors folder with its tokenizer.json"
             )
-        if pre not in _PRETOKENIZERS:
+        if not isinstance(pre, str) or pre not in _PRETOKENIZERS:
             raise UnsupportedModelError(
                 f"{path}: pre-tokenizer {pre!r} is not known; known are {', '.join(_PRETOKENIZERS)};"
                 " use the safetensors folder with its tokenizer.json"
@@ -117,8 +117,8 @@ class GgufVocabulary:
         from tokenizers.processors import TemplateProcessing
 
         bos, eos = self._token_id("bos_token_id"), self._token_id("eos_token_id")
-        begins = self._get("add_bos_token", self._pretokenizer.adds_bos) and bos is not None
-        ends = self._get("add_eos_token", False) and eos is not None
+        begins = self._get("add_bos_token", self._pretokenizer.adds_bos) is True and bos is not None
+        ends = self._get("add_eos_token") is True and eos is not None
         if not begins and not ends:
             return
         special = [(str(i), i) for i in {i for i in (bos if begins else None, eos if ends else None) if i is not None}]

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +19,19 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _MAX_JSON_BYTES = 256 << 20
+_TOKENIZER = "tokenizer.json"
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+    special: bool = False
+
+
+class _TokenizerFile(msgspec.Struct):
+    added_tokens: list[_AddedToken] = []
 
 
 class SafetensorsFolder:
@@ -40,13 +52,14 @@ class SafetensorsFolder:
 
     @cached_property
     def special_tokens(self) -> SpecialTokens:
-        tokenizer = self.tokenizer()
-        named = [source.get("eos_token_id") for source in (self.generation_config, self.config)]
-        ids = {i for value in named for i in (value if isinstance(value, list) else [value]) if type(i) is int}
+        added = self._added_tokens()
+        ids = {token.content: token.id for token in added}
         bos, eos, pad = (self._named_token(key) for key in ("bos_token", "eos_token", "pad_token"))
-        bos_id, eos_id, pad_id = (None if token is None else tokenizer.token_to_id(token) for token in (bos, eos, pad))
-        special = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        stops = stop_ids(ids if eos_id is None else ids | {eos_id}, special.get)
+        bos_id, eos_id, pad_id = (None if token is None else ids.get(token) for token in (bos, eos, pad))
+        named = [source.get("eos_token_id") for source in (self.generation_config, self.config)]
+        ends = {i for value in named for i in (value if isinstance(value, list) else [value]) if type(i) is int}
+        special = {token.content: token.id for token in added if token.special}
+        stops = stop_ids(ends if eos_id is None else ends | {eos_id}, special.get)
         return SpecialTokens(bos, bos_id, eos, eos_id, pad, pad_id, stops)
 
     @cached_property
@@ -63,8 +76,7 @@ class SafetensorsFolder:
     def fingerprint(self) -> str:
         digest = blake2b(digest_size=16)
         digest.update(json.dumps([self.config, self._tokenizer_config], sort_keys=True).encode())
-        status = (self.path / "tokenizer.json").stat()
-        digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
+        digest.update(self._text(_TOKENIZER).encode())
         for name, shard in sorted(self._shards.items()):
             digest.update(name.encode() + b"\0" + shard.identity())
         return digest.hexdigest()
@@ -88,13 +100,11 @@ class SafetensorsFolder:
     def tokenizer(self) -> "Tokenizer":
         from tokenizers import Tokenizer
 
-        text = self._text("tokenizer.json")
+        text = self._text(_TOKENIZER)
         try:
             return Tokenizer.from_str(text)
         except Exception as error:  # the library raises no narrower class
-            raise CheckpointError(
-                f"{self.path / 'tokenizer.json'}: not a tokenizer ({error}); fetch it again"
-            ) from error
+            raise CheckpointError(f"{self.path / _TOKENIZER}: not a tokenizer ({error}); fetch it again") from error
 
     def close(self) -> None:
         for shard in self._shards.values():
@@ -123,6 +133,13 @@ class SafetensorsFolder:
         if name not in self._shard_of:
             raise CheckpointError(f"{self.path}: has no tensor {name!r} (it has {len(self._shard_of)}); fetch it again")
         return self._shards[self._shard_of[name]]
+
+    def _added_tokens(self) -> list[_AddedToken]:
+        """Read past the vocabulary, which takes the tokenizers library many times longer."""
+        try:
+            return msgspec.json.decode(self._text(_TOKENIZER), type=_TokenizerFile).added_tokens
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise CheckpointError(f"{self.path / _TOKENIZER}: not a tokenizer ({error}); fetch it again") from error
 
     def _named_token(self, key: str) -> str | None:
         """tokenizer_config.json gives a token as a string or as an AddedToken's fields."""

@@ -5,6 +5,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -196,3 +197,27 @@ def test_damaged_file_loads_or_is_refused(
     path.write_bytes(data[: int(keep * len(data))])
     with address_space(256 << 20), suppress(CheckpointError):
         load_everything(path)
+
+
+VALUES: list[Any] = [["a", "b"], [1, 2], [1.5], "text", "", True, False, -1.5, 0, 1, 2**32 - 1]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_metadata_of_any_type_loads_or_is_refused(sound: Path, value: Any) -> None:
+    file = MappedFile(sound)
+    keys = [key for key in read_header(file).metadata if key != "general.architecture"]
+    file.close()
+    others = ("llama.expert_count", "llama.rope.scaling.type", "llama.attention.key_length", "general.sampling.temp")
+    for key in (*keys, *others, "tokenizer.ggml.add_eos_token", "tokenizer.ggml.padding_token_id", "general.alignment"):
+        tensors: dict[str, Any] | None = {} if key == "general.alignment" else None
+        path = write_gguf(sound.with_name("odd.gguf"), extra={key: value}, tensors=tensors)
+        with suppress(CheckpointError):
+            load_everything(path)
+
+
+def test_architecture_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    names = struct.pack("<IQ", STRING, 1) + text("llama")
+    data = gguf(entry("general.architecture", ARRAY, names), entries=1)
+    (tmp_path / "x.gguf").write_bytes(data)
+    with pytest.raises(UnsupportedModelError, match="is not read"):
+        open_checkpoint(tmp_path / "x.gguf")
