@@ -1,0 +1,167 @@
+"""What the device computes, in float64 and without its programs: the transformer with int8 at the same places.
+
+Written from these rules, not from the code under test. `Q(x, g)` rounds groups of x to int8: scale = amax / 127 per
+group, codes to nearest even; the result is codes * scale, and a group of zeros stays zero. Groups of 128 count from
+the first element, and the last one may be shorter.
+
+    embedding        exact
+    weights          Q of every linear layer and of the head, groups of 128 along the inputs
+    norms            RMS norm with its weight, then Q in groups of 128 (both norms of a layer and the last one)
+    q, k             after bias, head norm and rotation: Q in groups of 128 within each head
+    v                after bias: Q of each token's head as one group
+    probabilities    exp(score - maximum) times the value's scale: Q in groups of 128 positions from position 0 on,
+                     where positions that a row does not see count as 0; the sum that divides them is not rounded
+    attention        all heads side by side: Q in groups of 128
+    activation       silu(gate) * up: Q in groups of 128
+
+Everything else is float64, so that what remains between this and the device is fp32 rounding, and the few codes
+that it tips over.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuserve.checkpoints.checkpoint import Checkpoint
+from npuserve.models.facts import ModelFacts
+
+Array = NDArray[np.float64]
+GROUP = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """Which places round to int8; `weights` has the head's too, `norms` are the inputs of qkv and of gate and up."""
+
+    weights: bool = True
+    norms: bool = True
+    last_norm: bool = True
+    query: bool = True
+    key: bool = True
+    value: bool = True
+    probabilities: bool = True
+    attention: bool = True
+    activation: bool = True
+
+    def without(self, place: str) -> "Rounding":
+        return replace(self, **{place: False})
+
+    @classmethod
+    def none(cls) -> "Rounding":
+        return cls(**{field.name: False for field in fields(cls)})
+
+    @classmethod
+    def places(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(cls))
+
+
+def round_to_int8(values: Array, group: int | None = GROUP) -> Array:
+    """Q of the last axis; `group` None takes it as one group."""
+    codes, scales = _codes(values, group)
+    return (codes * scales).reshape(*values.shape[:-1], -1)[..., : values.shape[-1]]
+
+
+def _codes(values: Array, group: int | None) -> tuple[Array, Array]:
+    """Codes [..., groups, size] and scales [..., groups, 1]."""
+    size = values.shape[-1]
+    width = group or size
+    padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, -size % width)])
+    grouped = padded.reshape(*values.shape[:-1], -1, width)
+    scales = np.abs(grouped).max(axis=-1, keepdims=True) / 127
+    return np.rint(grouped / np.where(scales == 0, 1, scales)), scales
+
+
+class Emulation:
+    """One checkpoint; weights are read and rounded once."""
+
+    def __init__(self, checkpoint: Checkpoint, facts: ModelFacts, rounding: Rounding | None = None) -> None:
+        self.facts, self.rounding = facts, rounding or Rounding()
+        self._checkpoint = checkpoint
+        self._weights: dict[str, Array] = {}
+
+    def logits(self, token_ids: NDArray[np.int64]) -> Array:
+        """float64 [tokens, vocab_size] of a conversation that begins with the first token."""
+        return self.head(self.hidden(token_ids))
+
+    def hidden(self, token_ids: NDArray[np.int64]) -> Array:
+        """The last layer's output after the last norm, [tokens, hidden_size]."""
+        facts = self.facts
+        hidden = self._vector(facts.embedding)[token_ids]
+        for layer in range(facts.num_layers):
+            hidden = self._layer(facts.layer_prefix.format(layer), hidden)
+        return self._round("last_norm", self._norm(hidden, facts.final_norm))
+
+    def head(self, hidden: Array) -> Array:
+        """Logits of normed rows."""
+        name = self.facts.embedding if self.facts.tied_head else self.facts.head
+        return hidden @ self._matrix(name).T
+
+    def _layer(self, prefix: str, hidden: Array) -> Array:
+        names = self.facts.names
+        normed = self._round("norms", self._norm(hidden, prefix + names.input_norm))
+        attention = self._round("attention", self._attention(prefix, normed))
+        hidden = hidden + self._linear(prefix + names.o, attention, bias=self.facts.o_bias)
+        normed = self._round("norms", self._norm(hidden, prefix + names.post_norm))
+        gate, up = self._linear(prefix + names.gate, normed), self._linear(prefix + names.up, normed)
+        activation = self._round("activation", gate / (1 + np.exp(-gate)) * up)
+        return hidden + self._linear(prefix + names.down, activation)
+
+    def _attention(self, prefix: str, normed: Array) -> Array:
+        """[tokens, heads * head_dim]."""
+        facts, names = self.facts, self.facts.names
+        query = self._heads(prefix + names.q, normed, names.q_norm and prefix + names.q_norm, rotate=True)
+        key = self._heads(prefix + names.k, normed, names.k_norm and prefix + names.k_norm, rotate=True)
+        value = self._heads(prefix + names.v, normed, None, rotate=False)
+        query, key = self._round("query", query / np.sqrt(facts.head_dim)), self._round("key", key)
+        heads = [
+            self._attend(query[:, head], key[:, head // facts.group_size], value[:, head // facts.group_size])
+            for head in range(facts.num_heads)
+        ]
+        return np.concatenate(heads, axis=1)
+
+    def _heads(self, name: str, normed: Array, norm: str | None, *, rotate: bool) -> Array:
+        """[tokens, heads, head_dim] of one of q, k and v."""
+        facts = self.facts
+        heads = self._linear(name, normed, bias=facts.qkv_bias).reshape(len(normed), -1, facts.head_dim)
+        if norm is not None:
+            heads = self._norm(heads, norm)
+        return self._rotate(heads) if rotate else heads
+
+    def _rotate(self, heads: Array) -> Array:
+        angles = np.arange(len(heads))[:, None] * self.facts.inverse_frequencies[None, :]
+        cosines, sines = np.cos(angles)[:, None] * self.facts.rope_gain, np.sin(angles)[:, None] * self.facts.rope_gain
+        first, second = np.split(heads, 2, axis=-1)
+        return np.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
+
+    def _attend(self, query: Array, key: Array, value: Array) -> Array:
+        """One head, [tokens, head_dim] of each, causal."""
+        scores = query @ key.T
+        scores[np.triu_indices(len(query), 1)] = -np.inf
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        codes, scales = _codes(value, None) if self.rounding.value else (value[:, None], np.ones((len(value), 1, 1)))
+        weighted = self._round("probabilities", powers * scales[None, :, 0, 0])
+        result: Array = weighted @ codes[:, 0] / powers.sum(axis=1, keepdims=True)
+        return result
+
+    def _norm(self, values: Array, name: str) -> Array:
+        variance: Array = np.mean(values**2, axis=-1, keepdims=True)
+        return values / np.sqrt(variance + self.facts.norm_eps) * self._vector(name)
+
+    def _linear(self, name: str, inputs: Array, *, bias: bool = False) -> Array:
+        product = inputs @ self._matrix(f"{name}.weight").T
+        return product + self._vector(f"{name}.bias") if bias else product
+
+    def _matrix(self, name: str) -> Array:
+        if (kept := self._weights.get(f"int8 {name}")) is None:
+            kept = self._weights[f"int8 {name}"] = self._round("weights", self._vector(name))
+        return kept
+
+    def _vector(self, name: str) -> Array:
+        """A tensor as it is in the checkpoint."""
+        if (kept := self._weights.get(name)) is None:
+            kept = self._weights[name] = self._checkpoint.tensor(name).astype(np.float64)
+        return kept
+
+    def _round(self, place: str, values: Array) -> Array:
+        return round_to_int8(values) if getattr(self.rounding, place) else values

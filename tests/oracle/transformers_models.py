@@ -1,0 +1,55 @@
+"""Transformers' own models as oracles: tiny random ones, and any checkpoint of ours loaded into one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from npuserve.checkpoints.checkpoint import Checkpoint
+from tiny_checkpoint import tiny_config
+
+CLASSES = {
+    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+}
+
+
+def save_tiny_model(folder: Path, model_type: str, **changes: Any) -> Any:
+    """A random float32 model, saved to `folder`, with norms and biases that are not their initial 1 and 0."""
+    config_class, model_class = CLASSES[model_type]
+    config = tiny_config(model_type, **changes)
+    config.pop("rope_theta")
+    torch.manual_seed(0)
+    model = model_class(config_class(**config)).float().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
+            elif name.endswith("bias"):
+                parameter.copy_(0.3 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    return model
+
+
+def load_checkpoint(checkpoint: Checkpoint) -> Any:
+    """A float32 model with the dequantized weights of a checkpoint."""
+    config = dict(checkpoint.config)
+    config_class, model_class = CLASSES[config.pop("model_type")]
+    model = model_class(config_class(**config)).float().eval()
+    state = {name: torch.from_numpy(checkpoint.tensor(name)) for name in checkpoint.tensor_names()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    model.tie_weights()
+    assert not unexpected
+    assert set(missing) <= {"lm_head.weight"}
+    return model
+
+
+def logits_of(model: Any, token_ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    """float32 [tokens, vocab_size]."""
+    with torch.no_grad():
+        logits: NDArray[np.float32] = model(torch.from_numpy(token_ids)[None]).logits[0].numpy()
+    return logits

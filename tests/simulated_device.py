@@ -1,0 +1,86 @@
+"""An OtpuDevice over a simulator, from a checkpoint folder; the machine stays in reach of the test."""
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuserve.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from npuserve.core import Row
+from npuserve.devices.otpu import OtpuDevice
+from npuserve.isa.machine import WIDE, MachineConfig
+from npuserve.models.registry import model_facts
+from npuserve.program.dram import DramLayout
+from npuserve.program.geometry import Geometry
+from npuserve.program.image import build_image, open_image
+from npuserve.program.tmem import most_rows
+from npuserve.sim.link import SimulatorLink
+from npuserve.sim.reference import ReferenceMachine
+
+Logits = NDArray[np.float32]
+
+
+def native_is_built() -> bool:
+    return importlib.util.find_spec("npuserve.sim._native") is not None
+
+
+def make_machine(kind: str, config: MachineConfig, dram_bytes: int) -> Any:
+    """A machine by kind: reference or native."""
+    if kind == "reference":
+        return ReferenceMachine(config, dram_bytes)
+    native = importlib.import_module("npuserve.sim.native")
+    return native.NativeMachine(replace(config, dram_bytes=dram_bytes))
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A device with what it was made of."""
+
+    device: OtpuDevice
+    machine: Any
+    dram: DramLayout
+    checkpoint: Checkpoint
+
+    def feed(
+        self, token_ids: Sequence[int] | NDArray[np.int64], *, slot: int = 0, start: int = 0, chunk: int | None = None
+    ) -> Logits:
+        """Logits of every token of one conversation, fed in chunks of at most `chunk` rows."""
+        chunk = min(chunk or self.device.capabilities.max_rows, self.device.capabilities.max_rows)
+        parts = []
+        for first in range(0, len(token_ids), chunk):
+            part = token_ids[first : first + chunk]
+            rows = [Row(slot, start + first + index, int(token), True) for index, token in enumerate(part)]
+            parts.append(self.device.step(rows).logits.copy())
+        return np.concatenate(parts)
+
+
+def simulate(
+    path: Path,
+    *,
+    kind: str | None = None,
+    machine: MachineConfig = WIDE,
+    capacity: int = 512,
+    num_slots: int = 2,
+    max_rows: int | None = None,
+    image: Path | None = None,
+    key: str = "test",
+) -> Simulated:
+    """Build the image beside the checkpoint (or at `image`) unless one with this key is there; open a device on it.
+
+    `kind` is reference or native; None takes the native machine where it is built.
+    """
+    checkpoint = open_checkpoint(path)
+    facts = model_facts(checkpoint.config)
+    geometry = Geometry(facts, capacity)
+    dram = DramLayout(geometry, num_slots, max_rows or most_rows(geometry, machine))
+    file = image or path / "device.img"
+    built = open_image(file, key, facts) or build_image(file, key, checkpoint, facts, dram, lambda done, total: None)
+    kind = kind or ("native" if native_is_built() else "reference")
+    simulator = make_machine(kind, machine, dram.size)
+    device = OtpuDevice(SimulatorLink(simulator, machine), machine, dram, built, kind)
+    return Simulated(device, simulator, dram, checkpoint)
