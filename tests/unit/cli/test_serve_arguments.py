@@ -1,0 +1,158 @@
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+
+from npuserve.cli.otpu_serve import main
+from npuserve.cli.serve_arguments import parse_arguments
+from npuserve.config import ServeSettings, flag_of, option_of
+from npuserve.errors import ConfigError
+
+# The options of the otpu-serve page, with the defaults that it gives.
+PAGE: dict[str, object] = {
+    "--model": "qwen3",
+    "--backend": "isa",
+    "--dev": "/dev/xdma0",
+    "--host": "127.0.0.1",
+    "--port": 8000,
+    "--cap": 2048,
+    "--served-model-name": None,
+    "--wformat": "auto",
+    "--head-format": None,
+    "--slots": 8,
+    "--max-running": 8,
+    "--chunked-prefill-size": 64,
+    "--mixed": False,
+    "--quantum": 32,
+    "--max-queue": 256,
+    "--kv-ram-gb": 4,
+    "--kv-disk-gb": 0,
+    "--kv-dir": "~/otpu-build/kvcache",
+    "--think": False,
+    "--reasoning-parser": None,
+    "--api-key": None,
+    "--pool": None,
+    "--mtp": False,
+    "--mtp-from": None,
+    "--max-slices": 9,
+    "--image-fetch": False,
+    "--warm-cap": 300,
+}
+
+
+def parse(*arguments: str, **environment: str) -> ServeSettings:
+    return parse_arguments(arguments, environment)
+
+
+def test_every_option_of_the_page_exists_with_its_default() -> None:
+    ours = {flag_of(setting): setting.default for setting in fields(ServeSettings)}
+    assert {flag: ours[flag] for flag in PAGE} == PAGE
+
+
+def test_flags_become_settings() -> None:
+    settings = parse("--model", "smollm2", "--port", "8001", "--cap=512", "--slots", "2", "--mixed", "--think")
+    expected = ServeSettings(model="smollm2", port=8001, cap=512, slots=2, mixed=True, think=True)
+    assert settings == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--port", "70000"], "--port 70000 is out of range; it must be from 0 to 65,535"),
+        (["--port", "-1"], "--port -1 is out of range"),
+        (["--cap", "0"], "--cap 0 is out of range; it must be from 1 to 1,048,576"),
+        (["--slots", "0"], "--slots 0 is out of range"),
+        (["--slots", "two"], "--slots two is not an integer"),
+        (["--slots", "2.5"], "--slots 2.5 is not an integer"),
+        (["--max-queue", "-1"], "--max-queue -1 is out of range"),
+        (["--chunked-prefill-size", "0"], "--chunked-prefill-size 0 is out of range"),
+        (["--kv-ram-gb", "nan"], "--kv-ram-gb nan is not a number"),
+        (["--kv-ram-gb", "-1"], "--kv-ram-gb -1 is out of range"),
+        (["--warm-cap", "-1"], "--warm-cap -1 is out of range; it must be 0 or more"),
+        (["--max-slices", "37"], "--max-slices 37 is out of range; it must be from 0 to 36"),
+        (["--backend", "gpu"], "--backend gpu is not one of isa, board, board-sim"),
+        (["--wformat", "int9"], "--wformat int9 is not one of auto, int8, fp4, int4, nvfp4, mix"),
+        (["--log-level", "loud"], "--log-level loud is not one of"),
+        (["--model", ""], "--model is empty"),
+        (["--no-such"], "unrecognized arguments: --no-such; see otpu-serve --help"),
+        (["--port"], "argument --port: expected one argument"),
+        (["--mod", "x"], "unrecognized arguments"),
+    ],
+)
+def test_wrong_value_is_one_line_with_value_and_range(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"otpu-serve: error: {message}")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--backend", "board"],
+        ["--backend", "board-sim"],
+        ["--dev", "/dev/xdma1"],
+        ["--wformat", "fp4"],
+        ["--head-format", "int4"],
+        ["--max-running", "8"],
+        ["--quantum", "32"],
+        ["--kv-ram-gb", "4"],
+        ["--kv-disk-gb", "32"],
+        ["--kv-dir", "/data"],
+        ["--reasoning-parser", "qwen3"],
+        ["--api-key", "secret"],
+        ["--pool", "file"],
+        ["--mtp"],
+        ["--mtp-from", "dir"],
+        ["--max-slices", "3"],
+        ["--image-fetch"],
+        ["--warm-cap", "3"],
+    ],
+)
+def test_option_without_its_part_is_refused_even_with_its_default(arguments: list[str]) -> None:
+    with pytest.raises(ConfigError, match=f"^{arguments[0]}.*is not available in this version yet$"):
+        parse(*arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--backend", "isa"],
+        ["--wformat", "int8"],
+        ["--head-format", "int8"],
+        ["--kv-ram-gb", "0"],
+        ["--kv-disk-gb", "0"],
+    ],
+)
+def test_value_that_needs_nothing_unbuilt_is_taken(arguments: list[str]) -> None:
+    parse(*arguments)
+
+
+def test_key_in_the_environment_is_refused_too_and_not_printed() -> None:
+    with pytest.raises(ConfigError, match=r"--api-key \(or \$OTPU_API_KEY\)") as caught:
+        parse(OTPU_API_KEY="hunter2")
+    assert "hunter2" not in str(caught.value)
+    assert parse(OTPU_API_KEY="") == ServeSettings()
+
+
+def test_help_shows_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(flag_of(setting) in shown for setting in fields(ServeSettings))
+    assert all(option_of(setting).help.split()[0] in shown for setting in fields(ServeSettings))
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom npuserve.cli.otpu_serve import main\n"
+        "try: main(['--version'])\nexcept SystemExit: pass\n"
+        "heavy = {'numpy', 'uvicorn', 'starlette', 'asyncio', 'tokenizers', 'jinja2', 'msgspec'} & set(sys.modules)\n"
+        "print(sorted(heavy))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
