@@ -29,7 +29,8 @@ class CatalogEntry:
 
     `repository` is a Hugging Face id, empty where no public one is known; `directory` the folder's name below a
     models folder; `family` the model type of its configuration; `mix` the recommended formats for weight format
-    mix, empty where there is none; `licence` an SPDX id or, for others, the licence's own name.
+    mix, empty where there is none; `licence` an SPDX id or, for others, the licence's own name; `chat_template`
+    replaces the checkpoint's own where that one does not suit the file that is served, else empty.
     """
 
     name: str
@@ -39,6 +40,7 @@ class CatalogEntry:
     weight_format: str
     mix: str
     licence: str
+    chat_template: str = ""
     wheel: Wheel | None = None
 
 

@@ -61,6 +61,7 @@ def _serve(settings: ServeSettings) -> None:
 def _load(settings: ServeSettings, checkpoint: "Checkpoint", name: str) -> "tuple[ServerState, Device]":
     """Device and tokenizer side by side: both take a noticeable part of a second."""
     opening = _in_background(lambda: _open_device(settings, checkpoint))
+    from npuserve.checkpoints.catalog import catalog
     from npuserve.engine.engine import Engine
     from npuserve.engine.settings import EngineSettings
     from npuserve.server.event_router import EventRouter
@@ -69,7 +70,15 @@ def _load(settings: ServeSettings, checkpoint: "Checkpoint", name: str) -> "tupl
 
     tokenizer = checkpoint.tokenizer()
     device = opening.result()
-    model = served_model(checkpoint, tokenizer, device.capabilities, name=name, think=settings.think)
+    entry = catalog().get(settings.model)
+    model = served_model(
+        checkpoint,
+        tokenizer,
+        device.capabilities,
+        name=name,
+        think=settings.think,
+        chat_template=entry.chat_template if entry else None,
+    )
     router = EventRouter()
     schedule = EngineSettings(
         num_slots=settings.slots,

@@ -17,14 +17,19 @@ def served_model(
     *,
     name: str,
     think: bool = False,
+    chat_template: str | None = None,
 ) -> ServedModel:
-    """`tokenizer` is the checkpoint's, loaded by the caller. Raises CheckpointError."""
+    """`tokenizer` is the checkpoint's, loaded by the caller; `chat_template` replaces its own.
+
+    Raises CheckpointError.
+    """
     special = checkpoint.special_tokens
     strings = {"bos_token": special.bos, "eos_token": special.eos, "pad_token": special.pad}
+    source = chat_template or checkpoint.chat_template
     return ServedModel(
         name=name,
         tokenizer=Tokenizer(tokenizer),
-        template=ChatTemplate(checkpoint.chat_template, {key: text for key, text in strings.items() if text}),
+        template=ChatTemplate(source, {key: text for key, text in strings.items() if text}),
         context_length=capabilities.context_length,
         vocab_size=capabilities.vocab_size,
         end_ids=special.stop_ids,
