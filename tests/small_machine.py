@@ -11,7 +11,7 @@ from npuserve.isa.machine import MachineConfig
 from npuserve.isa.spec import encode
 
 Words = NDArray[np.uint32]
-SMALL = MachineConfig("small", depth=32, mcols=4, act_rows=6, act_blocks=8, tmem_words=4096, imem_instructions=64)
+SMALL = MachineConfig("small", depth=32, mcols=4, act_rows=6, act_blocks=12, tmem_words=4096, imem_instructions=64)
 SMALL_DRAM_BYTES = 1 << 16
 Instruction = list[int]
 

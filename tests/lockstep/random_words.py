@@ -46,3 +46,15 @@ def _wild_words(rng: np.random.Generator, count: int) -> Words:
         ]
     )
     return kinds[rng.integers(0, len(kinds), count), np.arange(count)]
+
+
+def underflowing_words(rng: np.random.Generator, count: int) -> Words:
+    """uint32 [count]: numbers around 2^-63, whose products and their sums underflow or just do not."""
+    fields = rng.integers(60, 68, count) << 23 | rng.integers(0, 1 << 23, count) | rng.integers(0, 2, count) << 31
+    return fields.astype(np.uint32)
+
+
+def tiny_words(rng: np.random.Generator, count: int) -> Words:
+    """uint32 [count]: the smallest normal numbers, whose sums underflow, denormals and zeros."""
+    fields = rng.integers(0, 4, count) << 23 | rng.integers(0, 8, count) | rng.integers(0, 2, count) << 31
+    return fields.astype(np.uint32)

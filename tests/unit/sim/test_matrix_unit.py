@@ -97,6 +97,18 @@ def test_sum_of_negative_zeros_is_positive_zero(bench: Bench) -> None:
     assert bench.get_bits(0, 1).tolist() == [0]
 
 
+def test_partials_that_are_negative_zero_stay_so_without_padding(bench: Bench) -> None:
+    # Blocks k and k + 4 cancel to a denormal below zero, which is -0; block 8 adds another -0 to partial 0.
+    smallest, negative = 0x00800000, 0x80800001
+    set_weights(bench, blocks(*[1] * 9))
+    set_act(bench, blocks(*[1] * 9), np.ones((1, 9), np.float32))
+    bench.put_dram_words(SCALES, [*[smallest] * 4, *[negative] * 4, NEGATIVE_ZERO])
+    bench.do("MM", ssa=SCALES, n=1, kb=9, m=1)
+    assert bench.get_bits(0, 1).tolist() == [NEGATIVE_ZERO]
+    bench.do("MM", ssa=SCALES, n=1, kb=7, m=1)
+    assert bench.get_bits(0, 1).tolist() == [smallest]
+
+
 def test_denormal_scale_counts_as_zero_and_nan_as_canonical(bench: Bench) -> None:
     simple(bench, act=100)
     bench.put_dram_words(SCALES, [0x007F_FFFF, 0xFF81_2345])

@@ -131,6 +131,18 @@ def test_reductions_sum_in_64_partials(bench: Bench) -> None:
     assert bench.get(OUT, 1) == [2.0**24 + 2]
 
 
+def test_padding_turns_negative_zero_partials_positive(bench: Bench) -> None:
+    # Columns c and c + 64 cancel to a denormal below zero, which is -0 in all 64 partials.
+    row = [0x00800000] * 64 + [0x80800001] * 64
+    bench.put_bits(A, row)
+    vop(bench, VectorFunction.RSUM, cols=128, dst=600)
+    assert bench.get_bits(600, 1).tolist() == [NEGATIVE_ZERO]
+    bench.put_bits(A, [*row, NEGATIVE_ZERO])
+    for function in (VectorFunction.RSUM, VectorFunction.RDOT):
+        vop(bench, function, cols=129, dst=600, bmode=3, imm=0x3F800000)
+        assert bench.get_bits(600, 1).tolist() == [0]
+
+
 def test_row_maximum_uses_the_total_order(bench: Bench) -> None:
     bench.put_bits(A, [INF, PAYLOAD_NAN, 0x7F800001])
     vop(bench, VectorFunction.RMAX, cols=3)
