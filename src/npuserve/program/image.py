@@ -11,6 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -64,9 +65,9 @@ def open_image(path: Path, key: str, facts: ModelFacts) -> Image | None:
             header["embedding"],
             (facts.vocab_size, facts.hidden_size),
         )
+        return Image(path, header["image_bytes"], embedding)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Image(path, header["image_bytes"], embedding)
 
 
 def build_image(
@@ -77,9 +78,10 @@ def build_image(
     Weights stream tensor by tensor. Raises CheckpointError for missing or misshaped tensors and when the disk
     does not take the file; nothing half-written stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _remove_leftovers(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with temporary.open("wb") as file:
             _write(file, key, checkpoint, facts, dram, progress)
             file.flush()
@@ -91,11 +93,20 @@ def build_image(
             " NPUSERVE_CACHE to another folder"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
     image = open_image(path, key, facts)
     if image is None:
         raise CheckpointError(f"{path}: the device image changed while it was built; try again")
     return image
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Temporary files of builds whose process was killed."""
+    for leftover in path.parent.glob(f"{path.name}.*.tmp"):
+        owner = leftover.name.split(".")[-2]
+        if not owner.isdecimal() or not Path(f"/proc/{owner}").exists():
+            leftover.unlink(missing_ok=True)
 
 
 def _write(
@@ -132,7 +143,7 @@ class _Writer:
     def pieces(self, embedding_dtype: np.dtype[np.generic]) -> Iterator[tuple[int, NDArray[np.generic]]]:
         for layer in range(self.facts.num_layers):
             yield from self._layer(layer)
-        yield self.dram.final_norm, self._vector(self.facts.final_norm, self.geometry.hidden)
+        yield self.dram.final_norm, self._padded(self.facts.final_norm)
         yield from self._rows(self.facts.embedding if self.facts.tied_head else self.facts.head, self.dram.head)
         for start, rows in self._embedding_rows():
             at = self.dram.image_bytes + start * self.facts.hidden_size * embedding_dtype.itemsize
@@ -151,7 +162,10 @@ class _Writer:
         self._expect(self.facts.embedding, (self.facts.vocab_size, self.facts.hidden_size))
         for start in range(0, self.facts.vocab_size, HEAD_ROWS_AT_ONCE):
             stop = min(start + HEAD_ROWS_AT_ONCE, self.facts.vocab_size)
-            yield start, self.checkpoint.tensor_rows(self.facts.embedding, start, stop)
+            yield (
+                start,
+                self._finite(self.facts.embedding, self.checkpoint.tensor_rows(self.facts.embedding, start, stop)),
+            )
 
     def _layer(self, index: int) -> Iterator[tuple[int, NDArray[np.generic]]]:
         base = index * self.dram.layer.stride
@@ -177,14 +191,11 @@ class _Writer:
         return LOG2_E / math.sqrt(self.facts.head_dim)
 
     def _layer_vectors(self, prefix: str) -> NDArray[np.float32]:
-        facts, names, geometry = self.facts, self.facts.names, self.geometry
-        parts = [
-            self._vector(prefix + names.input_norm, geometry.hidden),
-            self._vector(prefix + names.post_norm, geometry.hidden),
-        ]
+        facts, names = self.facts, self.facts.names
+        parts = [self._padded(prefix + names.input_norm), self._padded(prefix + names.post_norm)]
         if names.q_norm and names.k_norm:
-            q_norm = self._vector(prefix + names.q_norm, facts.head_dim)
-            parts += [q_norm * np.float32(self._score_scale()), self._vector(prefix + names.k_norm, facts.head_dim)]
+            q_norm = self._tensor(prefix + names.q_norm, facts.head_dim)
+            parts += [q_norm * np.float32(self._score_scale()), self._tensor(prefix + names.k_norm, facts.head_dim)]
         if facts.qkv_bias:
             q_bias = self._bias(prefix + names.q, facts.num_heads * facts.head_dim)
             parts += [q_bias if facts.qk_norm else q_bias * np.float32(self._score_scale())]
@@ -193,17 +204,26 @@ class _Writer:
             parts.append(self._bias(prefix + names.o, facts.hidden_size))
         return np.concatenate(parts).astype(np.float32)
 
-    def _vector(self, name: str, padded_size: int) -> NDArray[np.float32]:
-        values = self.checkpoint.tensor(name)
-        return np.pad(values, (0, padded_size - values.shape[0]))
+    def _padded(self, name: str) -> NDArray[np.float32]:
+        """A vector of the hidden size, with zeros up to whole blocks."""
+        return np.pad(self._tensor(name, self.facts.hidden_size), (0, self.geometry.hidden - self.facts.hidden_size))
 
     def _bias(self, name: str, size: int) -> NDArray[np.float32]:
-        self._expect(f"{name}.bias", (size,))
-        return self.checkpoint.tensor(f"{name}.bias")
+        return self._tensor(f"{name}.bias", size)
 
     def _weights(self, name: str, num_rows: int, num_columns: int) -> NDArray[np.float32]:
-        self._expect(f"{name}.weight", (num_rows, num_columns))
-        return self.checkpoint.tensor(f"{name}.weight")
+        return self._tensor(f"{name}.weight", num_rows, num_columns)
+
+    def _tensor(self, name: str, *shape: int) -> NDArray[np.float32]:
+        self._expect(name, shape)
+        return self._finite(name, self.checkpoint.tensor(name))
+
+    def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        if not np.isfinite(values).all():
+            raise CheckpointError(
+                f"{self.checkpoint.path}: {name} holds a number that is not finite; the file is damaged"
+            )
+        return values
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> None:
         if (found := self.checkpoint.shape(name)) != shape:
@@ -214,20 +234,15 @@ class _Writer:
     def _matrix(
         self, base: int, matrix: Matrix, weights: NDArray[np.float32]
     ) -> Iterator[tuple[int, NDArray[np.generic]]]:
-        packed, scales = self._packed(weights)
+        packed, scales = int8.pack(weights)
         yield base + matrix.weights, packed
         yield base + matrix.scales, scales
-
-    def _packed(self, weights: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-        if not np.isfinite(weights).all():
-            raise CheckpointError(f"{self.checkpoint.path}: a weight is not a finite number; the file is damaged")
-        return int8.pack(weights)
 
     def _rows(self, name: str, matrix: Matrix) -> Iterator[tuple[int, NDArray[np.generic]]]:
         """A matrix that is too large to hold in fp32 at once."""
         self._expect(name, (matrix.n, self.facts.hidden_size))
         for start in range(0, matrix.n, HEAD_ROWS_AT_ONCE):
             rows = self.checkpoint.tensor_rows(name, start, min(start + HEAD_ROWS_AT_ONCE, matrix.n))
-            packed, scales = self._packed(rows)
+            packed, scales = int8.pack(self._finite(name, rows))
             yield matrix.weights + start * matrix.row_stride, packed
             yield matrix.scales + start * matrix.blocks * WORD, scales

@@ -199,8 +199,8 @@ def most_rows(geometry: Geometry, machine: MachineConfig) -> int:
     limit = min(machine.act_rows, machine.mcols)
     for rows in range(limit, 0, -1):
         try:
-            TmemLayout(geometry, Shape(rows - 1, 1, rows), machine)
-            TmemLayout(geometry, Shape(rows, 0, rows), machine)
+            for prefill_rows in range(rows + 1):
+                TmemLayout(geometry, Shape(prefill_rows, rows - prefill_rows, rows), machine)
             return rows
         except ProgramError:
             if rows == 1:
