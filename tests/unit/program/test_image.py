@@ -1,0 +1,225 @@
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from npuserve.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from npuserve.errors import CheckpointError
+from npuserve.models.registry import model_facts
+from npuserve.program.dram import PAGE, DramLayout, Matrix
+from npuserve.program.embedding import widen
+from npuserve.program.geometry import Geometry
+from npuserve.program.image import Image, build_image, open_image
+from npuserve.quant import int8
+from tiny_checkpoint import Tensors, random_tensors, tiny_config, write_checkpoint
+
+KEY = "key"
+
+
+def prepared(folder: Path, tensors: Tensors | None = None, **changes: Any) -> tuple[Checkpoint, DramLayout]:
+    config = tiny_config(**changes)
+    checkpoint = open_checkpoint(write_checkpoint(folder / "model", config, tensors))
+    return checkpoint, DramLayout(Geometry(model_facts(config), 256), num_slots=1, max_rows=4)
+
+
+def build(folder: Path, checkpoint: Checkpoint, dram: DramLayout, key: str = KEY) -> Image:
+    path = folder / "images" / "model.img"
+    return build_image(path, key, checkpoint, dram.geometry.facts, dram, lambda done, total: None)
+
+
+def dram_of(image: Image) -> NDArray[np.uint8]:
+    return np.fromfile(image.path, np.uint8)[PAGE : PAGE + image.image_bytes]
+
+
+def unpacked(memory: NDArray[np.uint8], matrix: Matrix, columns: int) -> NDArray[np.float32]:
+    """A matrix of the image as the numbers it stands for."""
+    codes = memory[matrix.weights : matrix.weights + matrix.n * matrix.row_stride].view(np.int8)
+    scales = memory[matrix.scales : matrix.scales + matrix.n * matrix.scale_stride].view(np.float32)
+    return int8.unpack(codes.reshape(matrix.n, -1), scales.reshape(matrix.n, -1), columns)
+
+
+def assert_close(got: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    """Equal but for the rounding of int8."""
+    assert got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, atol=np.abs(expected).max() / 127)
+
+
+def test_weights_stand_where_the_layout_says(tmp_path: Path) -> None:
+    config = tiny_config()
+    tensors = random_tensors(config)
+    checkpoint, dram = prepared(tmp_path, tensors)
+    image = build(tmp_path, checkpoint, dram)
+    assert image.image_bytes == dram.image_bytes
+    memory = dram_of(image)
+    assert_close(unpacked(memory, dram.head, 96), tensors["lm_head.weight"])
+    norm = memory[dram.final_norm :].view(np.float32)[: dram.geometry.hidden]
+    np.testing.assert_array_equal(norm, np.pad(tensors["model.norm.weight"], (0, 32)))
+    layer = memory[dram.layer.stride :]
+    prefix = "model.layers.1."
+    gate_up = [tensors[f"{prefix}mlp.{name}_proj.weight"] for name in ("gate", "up")]
+    assert_close(unpacked(layer, dram.layer.gate_up, 96), np.concatenate(gate_up))
+    assert_close(unpacked(layer, dram.layer.o, 192), tensors[f"{prefix}self_attn.o_proj.weight"])
+    assert_close(unpacked(layer, dram.layer.down, 160), tensors[f"{prefix}mlp.down_proj.weight"])
+
+
+def test_the_score_scale_stands_in_the_weights_of_q(tmp_path: Path) -> None:
+    tensors = random_tensors(tiny_config())
+    checkpoint, dram = prepared(tmp_path, tensors)
+    qkv = unpacked(dram_of(build(tmp_path, checkpoint, dram)), dram.layer.qkv, 96)
+    q, k, v = (tensors[f"model.layers.0.self_attn.{name}_proj.weight"] for name in "qkv")
+    scale = np.float32(np.log2(np.e) / np.sqrt(32))
+    assert_close(qkv[:192], q * scale)
+    assert_close(qkv[192:], np.concatenate([k, v]))
+
+
+def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
+    config = tiny_config(tie_word_embeddings=True)
+    tensors = random_tensors(config)
+    checkpoint, dram = prepared(tmp_path, tensors, tie_word_embeddings=True)
+    image = build(tmp_path, checkpoint, dram)
+    assert_close(unpacked(dram_of(image), dram.head, 96), tensors["model.embed_tokens.weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype"),
+    [
+        (lambda rows: rows.astype(np.float16).astype(np.float32), "<f2"),
+        (lambda rows: ((rows * 1e9).view(np.uint32) & 0xFFFF_0000).view(np.float32), "<u2"),
+        (lambda rows: rows, "<f4"),
+    ],
+)
+def test_the_embedding_is_kept_exactly_in_the_narrowest_type(
+    tmp_path: Path, change: Callable[[NDArray[np.float32]], NDArray[np.float32]], dtype: str
+) -> None:
+    tensors = random_tensors(tiny_config())
+    rows = tensors["model.embed_tokens.weight"] = change(tensors["model.embed_tokens.weight"])
+    image = build(tmp_path, *prepared(tmp_path, tensors))
+    assert image.embedding.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(widen(image.embedding), rows)
+
+
+def test_an_image_is_reused_for_the_same_key_only(tmp_path: Path) -> None:
+    checkpoint, dram = prepared(tmp_path)
+    image = build(tmp_path, checkpoint, dram)
+    assert open_image(image.path, KEY, dram.geometry.facts) is not None
+    assert open_image(image.path, "other", dram.geometry.facts) is None
+    assert open_image(tmp_path / "none.img", KEY, dram.geometry.facts) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data[:PAGE],
+        lambda data: b"",
+        lambda data: data + b"\0",
+        lambda data: b"\0" * len(data),
+        lambda data: b"[1]".ljust(PAGE, b"\0") + data[PAGE:],
+        lambda data: b"{}".ljust(PAGE, b"\0") + data[PAGE:],
+        lambda data: data.replace(b"npuserve image", b"somebody's img", 1),
+        lambda data: data.replace(b'"dtype": "<f4"', b'"dtype": "<q9"', 1),
+        lambda data: data.replace(b'"image_bytes"', b'"image-bytes"', 1),
+    ],
+)
+def test_a_damaged_image_is_not_opened(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    checkpoint, dram = prepared(tmp_path)
+    image = build(tmp_path, checkpoint, dram)
+    other = tmp_path / "damaged.img"
+    other.write_bytes(damage(image.path.read_bytes()))
+    assert open_image(other, KEY, dram.geometry.facts) is None
+
+
+def test_building_again_replaces_the_file_and_gives_the_same_bytes(tmp_path: Path) -> None:
+    checkpoint, dram = prepared(tmp_path)
+    path = build(tmp_path, checkpoint, dram).path
+    first = path.read_bytes()
+    path.write_bytes(b"half an image")
+    assert build(tmp_path, checkpoint, dram).path.read_bytes() == first
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_progress_rises_to_the_size_of_the_file(tmp_path: Path) -> None:
+    checkpoint, dram = prepared(tmp_path)
+    seen: list[tuple[int, int]] = []
+    image = build_image(
+        tmp_path / "x.img", KEY, checkpoint, dram.geometry.facts, dram, lambda done, total: seen.append((done, total))
+    )
+    done = [step for step, _ in seen]
+    assert done == sorted(done)
+    assert seen[-1] == (image.path.stat().st_size,) * 2
+
+
+def broken(name: str, value: NDArray[np.float32] | None) -> Tensors:
+    tensors = random_tensors(tiny_config())
+    if value is None:
+        del tensors[name]
+    else:
+        tensors[name] = value
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("model.layers.1.self_attn.k_proj.weight", np.zeros((64, 95)), r"has shape \(64, 95\).*says \(64, 96\)"),
+        ("model.layers.0.mlp.down_proj.weight", np.zeros((160, 96)), r"has shape \(160, 96\).*says \(96, 160\)"),
+        ("model.layers.1.input_layernorm.weight", np.ones(95), r"has shape \(95,\).*says \(96,\)"),
+        ("model.norm.weight", np.ones(200), r"has shape \(200,\).*says \(96,\)"),
+        ("model.norm.weight", np.ones((96, 1)), r"has shape \(96, 1\).*says \(96,\)"),
+        ("model.embed_tokens.weight", np.zeros((299, 96)), r"has shape \(299, 96\).*says \(300, 96\)"),
+        ("lm_head.weight", np.zeros((301, 96)), r"has shape \(301, 96\).*says \(300, 96\)"),
+        ("model.layers.1.post_attention_layernorm.weight", None, ""),
+        ("lm_head.weight", None, ""),
+        ("model.layers.0.mlp.up_proj.weight", np.full((160, 96), np.nan), "not finite"),
+        ("model.layers.0.input_layernorm.weight", np.full(96, np.inf), "not finite"),
+        ("model.embed_tokens.weight", np.full((300, 96), -np.inf), "not finite"),
+        ("lm_head.weight", np.full((300, 96), np.nan), "not finite"),
+    ],
+)
+def test_a_bad_tensor_is_named_and_leaves_nothing(
+    tmp_path: Path, name: str, value: NDArray[np.float64] | None, message: str
+) -> None:
+    checkpoint, dram = prepared(tmp_path, broken(name, None if value is None else value.astype(np.float32)))
+    with pytest.raises(CheckpointError, match=f"{name}.*{message}"):
+        build(tmp_path, checkpoint, dram)
+    assert list((tmp_path / "images").iterdir()) == []
+
+
+def test_a_full_disk_is_told_with_the_remedy_and_keeps_the_old_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, dram = prepared(tmp_path)
+    old = build(tmp_path, checkpoint, dram).path
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"No space left on device.*NPUSERVE_CACHE"):
+        build(tmp_path, checkpoint, dram, "new key")
+    assert [file.name for file in old.parent.iterdir()] == [old.name]
+    assert open_image(old, KEY, dram.geometry.facts) is not None
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_the_remedy(tmp_path: Path) -> None:
+    checkpoint, dram = prepared(tmp_path)
+    (tmp_path / "images").write_text("a file")
+    with pytest.raises(CheckpointError, match="NPUSERVE_CACHE"):
+        build(tmp_path, checkpoint, dram)
+
+
+def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
+    checkpoint, dram = prepared(tmp_path)
+
+    def interrupt(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_image(tmp_path / "images" / "x.img", KEY, checkpoint, dram.geometry.facts, dram, interrupt)
+    assert list((tmp_path / "images").iterdir()) == []
