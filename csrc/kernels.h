@@ -37,10 +37,10 @@ struct QuantizeJob {
   bool whole_row;
 };
 
-constexpr int kGroup = 16;  // output rows that are interleaved
+constexpr int kGroup = 32;  // output rows that are interleaved
 constexpr int kScaleBytes = kGroup * 4;
 
-// Packed weights of a group, for each block: 16 fp32 scales, then for each 4 columns 16 dwords, one per output row,
+// Packed weights of a group, for each block: 32 fp32 scales, then for each 4 columns 32 dwords, one per output row,
 // of bytes w + 128. The last block is cut after `last_columns`; what is cut off is zero in every row.
 struct PackLayout {
   int64_t num_blocks, depth, last_columns;

@@ -14,7 +14,7 @@ constexpr double kMultiplyAddsPerNs = 200;
 constexpr double kParallelNs = 3000;
 constexpr double kChunkNs = 1500;
 // Groups that are packed at a time when no packed copy is kept.
-constexpr int64_t kScratchGroups = 2;
+constexpr int64_t kScratchGroups = 1;
 
 int64_t num_groups(uint64_t num_rows) { return static_cast<int64_t>((num_rows + kGroup - 1) / kGroup); }
 
@@ -135,7 +135,7 @@ void Machine::multiply(const MatrixKey& key, MmJob job) {
   const double ns = std::max(bytes / kPackedBytesPerNs, bytes * static_cast<double>(job.rows) / kMultiplyAddsPerNs);
   if (ns < kParallelNs || pool_.num_threads() == 1) return run_groups(0, groups, 0);
   const int64_t wanted = std::min(static_cast<int64_t>(ns / kChunkNs), int64_t{8} * pool_.num_threads());
-  const int64_t step = std::max<int64_t>(2, (groups / wanted + 1) / 2 * 2);
+  const int64_t step = std::max<int64_t>(1, groups / wanted);
   pool_.run(static_cast<int>((groups + step - 1) / step), [&](int chunk, int thread) {
     run_groups(step * chunk, std::min(groups, step * (chunk + 1)), thread);
   });
@@ -162,7 +162,7 @@ void Machine::pack_matrix(const MatrixKey& key, Matrix& matrix) {
   const int64_t group_bytes = layout.group_bytes();
   if (!shadows_.allocate(matrix, static_cast<size_t>(groups * group_bytes), run_number_)) return;
   matrix.layout = layout;
-  constexpr int64_t kStep = 8;
+  constexpr int64_t kStep = 4;
   pool_.run(static_cast<int>((groups + kStep - 1) / kStep), [&](int chunk, int) {
     for (int64_t g = kStep * chunk; g < std::min(groups, kStep * (chunk + 1)); ++g) {
       pack_group(key, layout, g, matrix.packed + g * group_bytes);

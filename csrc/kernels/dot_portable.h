@@ -19,31 +19,33 @@ NPU_INLINE I pair_products(I weights, I act) {
 }
 
 struct PortableDot {
-  static constexpr int kGroups = 1;
   static constexpr int kMaxRows = 4;
+  static constexpr int kStep = 2;  // vectors of outputs at a time: as many as registers can hold for four rows
 
-  template <int ROWS, int GROUPS>
-  static NPU_INLINE void run(I (&dot)[ROWS][GROUPS][kVectors], const uint8_t* weights, int64_t group_bytes,
-                             const int8_t* act, int64_t act_stride, int64_t columns) {
-    for (int64_t c = 0; c < columns; c += 4) {
-      I act_even[ROWS], act_odd[ROWS];
+  template <int ROWS>
+  static NPU_INLINE void run(Sums<ROWS>& dot, const uint8_t* weights, const int8_t* act, int64_t act_stride,
+                             int64_t columns) {
+    for (int first = 0; first < kVectors; first += kStep) {
+      I sum[ROWS][kStep];
       for (int j = 0; j < ROWS; ++j) {
-        int32_t quad;
-        std::memcpy(&quad, act + j * act_stride + c, sizeof quad);
-        const H pairs = (H)splat(quad);
-        act_even[j] = (I)((H)(pairs << 8) >> 8);
-        act_odd[j] = (I)(pairs >> 8);
+        for (int v = 0; v < kStep; ++v) sum[j][v] = dot[j][first + v];
       }
-      for (int g = 0; g < GROUPS; ++g) {
-        const uint8_t* w = weights + g * group_bytes + c * kGroup;
-        for (int v = 0; v < kVectors; ++v) {
-          const I quads = bits(load(reinterpret_cast<const uint32_t*>(w) + v * kLanes));
+      for (int64_t c = 0; c < columns; c += 4) {
+        const uint32_t* w = reinterpret_cast<const uint32_t*>(weights + c * kGroup) + first * kLanes;
+        for (int v = 0; v < kStep; ++v) {
+          const I quads = bits(load(w + v * kLanes));
           const I even = quads & 0x00ff00ff;
           const I odd = (I)((U)quads >> 8) & 0x00ff00ff;
           for (int j = 0; j < ROWS; ++j) {
-            dot[j][g][v] += pair_products(even, act_even[j]) + pair_products(odd, act_odd[j]);
+            int32_t quad;
+            std::memcpy(&quad, act + j * act_stride + c, sizeof quad);
+            const H pairs = (H)splat(quad);
+            sum[j][v] += pair_products(even, (I)((H)(pairs << 8) >> 8)) + pair_products(odd, (I)(pairs >> 8));
           }
         }
+      }
+      for (int j = 0; j < ROWS; ++j) {
+        for (int v = 0; v < kStep; ++v) dot[j][first + v] = sum[j][v];
       }
     }
   }
