@@ -43,7 +43,7 @@ class GgufFile:
     def _vocabulary(self) -> GgufVocabulary:
         return GgufVocabulary(self._header.metadata, self.path)
 
-    @property
+    @cached_property
     def special_tokens(self) -> SpecialTokens:
         return self._vocabulary.special_tokens()
 

@@ -84,7 +84,7 @@ def _run_pip(name: str, wheel: Wheel, work: Path, progress: Progress) -> tuple[i
 
     Returns its exit status and what it said.
     """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar=off", f"--dest={work}", wheel.requirement]
     process = subprocess.Popen(
         command,

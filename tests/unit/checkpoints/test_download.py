@@ -66,7 +66,7 @@ class Store:
         self.wheel = Wheel(
             "npuserve-carrier==1.0", self.path.name, len(whole), sha256, MEMBER, len(gguf), member_sha256
         )
-        self.entry = CatalogEntry("tiny", "", "Tiny", "llama", "int8", "", "Apache-2.0", self.wheel)
+        self.entry = CatalogEntry("tiny", "", "Tiny", "llama", "int8", "", "Apache-2.0", wheel=self.wheel)
 
     @property
     def num_runs(self) -> int:

@@ -117,6 +117,7 @@ def test_qwen2_composes_characters(tmp_path: Path) -> None:
         ({"model": None}, UnsupportedModelError, "tokenizer model None"),
         ({"tokens": None}, CheckpointError, "tokens is missing"),
         ({"tokens": [1, 2, 3]}, CheckpointError, "tokens is missing"),
+        ({"tokens": ["a"] * (len(TOKENS) + 2)}, CheckpointError, "holds a token twice"),
         ({"merges": None}, CheckpointError, "merges is missing"),
         ({"merges": ["ab"]}, CheckpointError, "'ab' is not two tokens"),
         ({"merges": ["a"]}, CheckpointError, "'a' is not two tokens"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
@@ -310,20 +310,28 @@ def test_name_is_the_folder(tmp_path: Path) -> None:
     checkpoint.close()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("sound"), a=np.ones((4, 3), np.float32), b=np.ones(5, np.float16))
+
+
+@settings(max_examples=300, deadline=None)
 @given(
     flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6),
     keep=st.one_of(st.just(1.0), st.floats(0, 1)),
 )
-def test_damaged_file_loads_or_is_refused(tmp_path: Path, flips: list[tuple[float, int]], keep: float) -> None:
-    write_folder(tmp_path, a=np.ones((4, 3), np.float32), b=np.ones(5, np.float16))
-    path = tmp_path / "model.safetensors"
-    data = bytearray(path.read_bytes())
+def test_damaged_file_loads_or_is_refused(sound: Path, flips: list[tuple[float, int]], keep: float) -> None:
+    path = sound / "model.safetensors"
+    whole = path.read_bytes()
+    data = bytearray(whole)
     for where, value in flips:
         data[int(where * len(data))] = value
-    path.write_bytes(data[: int(keep * len(data))])
-    with suppress(CheckpointError):
-        checkpoint = open_checkpoint(tmp_path)
-        for name in checkpoint.tensor_names():
-            assert checkpoint.tensor(name).shape == checkpoint.shape(name)
-        checkpoint.close()
+    try:
+        path.write_bytes(data[: int(keep * len(data))])
+        with suppress(CheckpointError):
+            checkpoint = open_checkpoint(sound)
+            for name in checkpoint.tensor_names():
+                assert checkpoint.tensor(name).shape == checkpoint.shape(name)
+            checkpoint.close()
+    finally:
+        path.write_bytes(whole)
