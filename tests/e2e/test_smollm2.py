@@ -9,14 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import openai
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import RunningServer, Start
+from running_server import RunningServer, Start
 
 pytestmark = pytest.mark.e2e
 
@@ -30,7 +28,7 @@ def ask(client: httpx.Client, **fields: Any) -> dict[str, Any]:
     return answer
 
 
-def test_official_client_streams_an_answer_that_names_paris(server: "RunningServer") -> None:
+def test_official_client_streams_an_answer_that_names_paris(server: RunningServer) -> None:
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
     stream = client.chat.completions.create(
         model="smollm2",
@@ -88,7 +86,7 @@ def test_long_prompt_is_read_once_and_answered_alike_the_second_time(client: htt
     assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == cold["usage"]["prompt_tokens"] - 1
 
 
-def test_restart_after_kill_gives_the_same_answer(start: "Start") -> None:
+def test_restart_after_kill_gives_the_same_answer(start: Start) -> None:
     first = start()
     with httpx.Client(base_url=first.url, timeout=60) as client:
         before = ask(client, max_tokens=16)["choices"][0]["message"]["content"]
@@ -100,7 +98,7 @@ def test_restart_after_kill_gives_the_same_answer(start: "Start") -> None:
 
 
 def test_killed_while_building_its_image_leaves_nothing_that_the_next_start_trips_over(
-    start: "Start", smollm2: Path, tmp_path: Path
+    start: Start, smollm2: Path, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
     command = [sys.executable, "-m", "npuserve.cli.otpu_serve", "--model", "smollm2", "--port", "0"]
