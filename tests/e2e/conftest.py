@@ -5,11 +5,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from running_server import RunningServer, Start, start_server
 
 from npuserve.checkpoints.locate import ensure_checkpoint
 from npuserve.errors import DownloadError
 from npuserve.sim import native
+from running_server import RunningServer, Start, start_server
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+
 from running_server import RunningServer, Start
 
 pytestmark = pytest.mark.e2e
