@@ -1,6 +1,5 @@
 """Messages to prompt text, by the checkpoint's own Jinja template."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import jinja2
 import jinja2.meta
 
 from npuserve.errors import CheckpointError, RequestError
-from npuserve.text.template_sandbox import TemplateRefusal, TemplateSandbox
+from npuserve.text.template_sandbox import TemplateLimitError, TemplateRefusal, TemplateSandbox
 
 # The format of checkpoints that carry no template of their own (OpenAI's ChatML).
 CHATML = """\
@@ -65,7 +64,7 @@ class ChatTemplate:
             raise CheckpointError(
                 f"the chat template has {len(self.source)} characters; at most {_MAX_SOURCE_CHARACTERS} are taken"
             )
-        sandbox = TemplateSandbox()
+        self._sandbox = sandbox = TemplateSandbox()
         try:
             self._template = sandbox.from_string(self.source)
             declared = jinja2.meta.find_undeclared_variables(sandbox.parse(self.source))
@@ -100,8 +99,11 @@ class ChatTemplate:
             raise RequestError(
                 f"the model's chat template refuses these messages: {refusal}", param="messages"
             ) from None
-        except RequestError:
-            raise
+        except TemplateLimitError as error:
+            raise RequestError(
+                f"the model's chat template went over its limits on these messages: {error}; shorten them",
+                param="messages",
+            ) from error
         except Exception as error:  # the template is the checkpoint's code: it may fail in any way
             raise RequestError(
                 f"the model's chat template cannot render these messages ({type(error).__name__}); check the order of"
@@ -110,18 +112,12 @@ class ChatTemplate:
             ) from error
 
     def _bounded(self, values: Mapping[str, Any]) -> str:
-        deadline = time.monotonic() + _TIME_LIMIT_S
+        self._sandbox.start_clock(_TIME_LIMIT_S)
         pieces: list[str] = []
         size = 0
         for piece in self._template.generate(**values):
             size += len(piece)
             if size > _MAX_PROMPT_CHARACTERS:
-                raise RequestError(
-                    f"the rendered prompt is longer than {_MAX_PROMPT_CHARACTERS} characters; shorten it"
-                )
-            if time.monotonic() > deadline:
-                raise RequestError(
-                    f"the model's chat template ran for more than {_TIME_LIMIT_S:g} s; shorten the messages"
-                )
+                raise TemplateLimitError(f"the prompt is longer than {_MAX_PROMPT_CHARACTERS} characters")
             pieces.append(piece)
         return "".join(pieces)

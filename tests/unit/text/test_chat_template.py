@@ -1,6 +1,7 @@
 import pytest
 
 from npuserve.errors import CheckpointError, RequestError
+from npuserve.text import chat_template
 from npuserve.text.chat_template import ChatTemplate
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -53,17 +54,41 @@ def test_template_that_does_not_compile_is_a_checkpoint_error(source: str) -> No
         ChatTemplate(source)
 
 
+DOUBLING = "{% set ns = namespace(x='x') %}{% for i in range(60) %}…{% endfor %}"
+
+
 @pytest.mark.parametrize(
     "source",
     [
         "{{ ''.__class__.__mro__ }}",
-        "{% for i in range(90000) %}{% for j in range(90000) %}{{ 'xxxxxxxxxxxxxxxx' }}{% endfor %}{% endfor %}",
+        "{{ messages.append(1) }}",
         "{{ 'x' * 1000000000 }}",
         "{{ 10 ** 10 ** 10 }}",
         "{{ '%999999999d' % 1 }}",
-        "{{ messages.append(1) }}",
+        "{{ 'x'.ljust(10000000000) }}",
+        "{{ 'x' | center(10000000000) }}",
+        DOUBLING.replace("…", "{% set ns.x = ns.x + ns.x %}"),
+        DOUBLING.replace("…", "{% set ns.x = ns.x ~ ns.x %}"),
+        DOUBLING.replace("…", "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"),
     ],
 )
 def test_hostile_template_ends_in_a_request_error(source: str) -> None:
     with pytest.raises(RequestError):
         ChatTemplate(source).render(list(HELLO))
+
+
+LOOPS = "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}"
+MACROS = "{% macro f(n) %}{% if n %}{% set a = f(n - 1) %}{% set b = f(n - 1) %}{% endif %}{% endmacro %}{{ f(90) }}"
+OUTPUT = "{% for i in range(90000) %}{% for j in range(90000) %}{{ 'xxxxxxxxxxxxxxxx' * 64 }}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("source", [LOOPS, MACROS])
+def test_template_that_runs_for_ever_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "_TIME_LIMIT_S", 0.05)
+    with pytest.raises(RequestError, match="went over its limits on these messages: it ran too long"):
+        ChatTemplate(source).render(HELLO)
+
+
+def test_template_that_writes_without_end_is_stopped() -> None:
+    with pytest.raises(RequestError, match="the prompt is longer than 33554432 characters"):
+        ChatTemplate(OUTPUT).render(HELLO)
