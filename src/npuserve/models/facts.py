@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from npuserve.errors import CheckpointError
 
 Config = Mapping[str, Any]
+LARGEST_NUMBER = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +77,13 @@ def positive(config: Config, key: str, default: int | None = None) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise CheckpointError(f"config.json: {key} is {value!r}, but must be a whole number of at least 1")
     return value
+
+
+def positive_number(config: Config, key: str, default: float | None = None) -> float:
+    """A number above zero from config.json; CheckpointError names the key otherwise."""
+    value = config.get(key)
+    if value is None:
+        value = default
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= LARGEST_NUMBER:
+        raise CheckpointError(f"config.json: {key} is {value!r}, but must be a number above 0")
+    return float(value)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from npuserve.errors import UnsupportedModelError
-from npuserve.models.facts import Config, ModelFacts, positive
+from npuserve.models.facts import Config, ModelFacts, positive, positive_number
 from npuserve.models.rope import inverse_frequencies
 
 
@@ -38,7 +38,7 @@ def dense(config: Config) -> ModelFacts:
         head_dim=head_dim,
         intermediate_size=positive(config, "intermediate_size"),
         vocab_size=positive(config, "vocab_size"),
-        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        norm_eps=positive_number(config, "rms_norm_eps", 1e-6),
         tied_head=bool(config.get("tie_word_embeddings", False)),
         context_length=positive(config, "max_position_embeddings", 2048),
         inverse_frequencies=inverse_frequencies(config, head_dim),

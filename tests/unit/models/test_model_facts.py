@@ -1,0 +1,143 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npuserve.errors import CheckpointError, UnsupportedModelError
+from npuserve.models.registry import FAMILIES, model_facts
+from tiny_checkpoint import tiny_config
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sizes_come_from_the_configuration(family: str) -> None:
+    facts = model_facts(tiny_config(family))
+    assert (facts.model_type, facts.hidden_size, facts.num_layers) == (family, 96, 2)
+    assert (facts.num_heads, facts.num_kv_heads, facts.head_dim, facts.group_size) == (6, 2, 32, 3)
+    assert (facts.intermediate_size, facts.vocab_size, facts.context_length) == (160, 300, 1024)
+    assert facts.norm_eps == 1e-5
+    assert not facts.tied_head
+
+
+def test_families_differ_in_biases_and_head_norms() -> None:
+    llama, qwen2, qwen3 = (model_facts(tiny_config(family)) for family in ("llama", "qwen2", "qwen3"))
+    assert (llama.qkv_bias, llama.o_bias, llama.qk_norm) == (False, False, False)
+    assert (qwen2.qkv_bias, qwen2.o_bias, qwen2.qk_norm) == (True, False, False)
+    assert (qwen3.qkv_bias, qwen3.o_bias, qwen3.qk_norm) == (False, False, True)
+    assert qwen3.names.q_norm == "self_attn.q_norm.weight"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_attention_bias_reaches_the_output_too(family: str) -> None:
+    facts = model_facts(tiny_config(family, attention_bias=True))
+    assert facts.qkv_bias
+    assert facts.o_bias
+
+
+def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in keys}
+
+
+def test_missing_keys_take_the_family_defaults() -> None:
+    config = without(tiny_config(), "num_key_value_heads", "head_dim", "rms_norm_eps", "tie_word_embeddings")
+    facts = model_facts(config)
+    assert (facts.num_kv_heads, facts.head_dim, facts.norm_eps, facts.tied_head) == (6, 16, 1e-6, False)
+    assert model_facts(without(tiny_config("qwen3"), "head_dim")).head_dim == 128
+
+
+def test_an_unknown_type_is_told_with_the_families_there_are() -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        model_facts({"model_type": "mamba"})
+    assert str(caught.value) == ("model type 'mamba' is not served by this version; it serves " + ", ".join(FAMILIES))
+
+
+@pytest.mark.parametrize("config", [{}, {"model_type": None}, {"model_type": ["llama"]}, {"model_type": "../llama"}])
+def test_a_type_that_is_no_known_name_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match="is not served"):
+        model_facts(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"num_attention_heads": 7}, "7 query heads do not divide among 2"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "'yarn'"),
+        ({"rope_parameters": {"type": "longrope"}}, "'longrope'"),
+    ],
+)
+def test_what_is_not_built_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        model_facts(tiny_config(**changes))
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "head_dim"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "96", True, [96]])
+def test_a_size_that_is_none_is_named(key: str, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=rf"config\.json: {key} is "):
+        model_facts(tiny_config(**{key: value}))
+
+
+def test_a_missing_size_is_named() -> None:
+    with pytest.raises(CheckpointError, match="hidden_size is None"):
+        model_facts(without(tiny_config(), "hidden_size"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rms_norm_eps": "small"},
+        {"rms_norm_eps": [1]},
+        {"rms_norm_eps": float("nan")},
+        {"rms_norm_eps": -1.0},
+        {"rms_norm_eps": 10**400},
+        {"rope_theta": "x"},
+        {"rope_theta": -5.0},
+        {"rope_theta": float("inf")},
+        {"rope_scaling": "llama3"},
+        {"rope_scaling": {"rope_type": "linear"}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 0}},
+        {"rope_scaling": {"rope_type": "linear", "factor": "two"}},
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+        {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 4.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            }
+        },
+    ],
+)
+def test_a_number_that_cannot_be_is_a_checkpoint_error(changes: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match=r"^config\.json: "):
+        model_facts(tiny_config(**changes))
+
+
+def test_frequencies_fall_from_one_radian() -> None:
+    facts = model_facts(tiny_config(rope_theta=100.0, head_dim=4))
+    np.testing.assert_allclose(facts.inverse_frequencies, [1.0, 0.1])
+
+
+def test_parameters_of_newer_checkpoints_win() -> None:
+    parameters = {"rope_theta": 100.0, "rope_type": "linear", "factor": 2.0}
+    facts = model_facts(tiny_config(head_dim=4, rope_theta=5.0, rope_parameters=parameters))
+    np.testing.assert_allclose(facts.inverse_frequencies, [0.5, 0.05])
+
+
+def test_llama3_keeps_short_wavelengths_and_stretches_long_ones() -> None:
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    plain = model_facts(tiny_config(rope_theta=500_000.0, head_dim=128)).inverse_frequencies
+    scaled = model_facts(tiny_config(rope_theta=500_000.0, head_dim=128, rope_scaling=scaling)).inverse_frequencies
+    ratio = plain / scaled
+    np.testing.assert_allclose(ratio[2 * np.pi / plain < 2048], 1)
+    np.testing.assert_allclose(ratio[2 * np.pi / plain > 8192], 8)
+    assert np.all(np.diff(ratio) >= -1e-12)
