@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +24,18 @@ class Fleet:
     machines: dict[str, Machine]
 
 
-def native_fleet(config: MachineConfig, dram_bytes: int, threads: Sequence[int] = (1, 2)) -> Fleet:
-    """The reference, and the native machine with each kernel set of this CPU and each number of threads."""
+def native_fleet(
+    config: MachineConfig,
+    dram_bytes: int,
+    threads: Sequence[int] = (1, 2),
+    shadow_bytes: Sequence[int | None] = (None,),
+) -> Fleet:
+    """The reference, and the native machine with each kernel set of this CPU, number of threads and shadow size."""
     config = replace(config, dram_bytes=dram_bytes)
     machines: dict[str, Machine] = {REFERENCE: ReferenceMachine(config)}
-    for kernels in kernel_sets():
-        for count in threads:
-            name = f"native, {kernels}, {count} threads"
-            machines[name] = NativeMachine(config, kernels=kernels, threads=count)
+    for kernels, count, shadow in product(kernel_sets(), threads, shadow_bytes):
+        name = f"native, {kernels}, {count} threads, shadow {shadow}"
+        machines[name] = NativeMachine(config, kernels=kernels, threads=count, shadow_bytes=shadow)
     return Fleet(config, machines)
 
 

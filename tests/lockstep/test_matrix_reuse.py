@@ -22,7 +22,7 @@ OUT = 4096
 
 @pytest.fixture(scope="module", params=[WIDE, SHALLOW], ids=lambda config: config.name)
 def fleet(request: pytest.FixtureRequest) -> Fleet:
-    return native_fleet(request.param, DRAM_BYTES)
+    return native_fleet(request.param, DRAM_BYTES, shadow_bytes=(None, 0, 30_000))
 
 
 def memory(fleet: Fleet, seed: int, shape: tuple[int, int, int], zeros: int, wildness: float) -> Memory:

@@ -140,6 +140,31 @@ def test_chained_program_ends_where_its_count_says(bench: Bench) -> None:
     assert caught.value.pc == 1
 
 
+def test_program_may_write_the_program_it_chains_to(bench: Bench) -> None:
+    bench.put_dram_words(64, [count(1), HALT])
+    replacement = li(3, 11)
+    bench.put_bits(0, replacement)
+    chain = [li(1, 64), li(2, 2), encode("HALT", chain=1, address=1, count=2)]
+    assert bench.run(*chain) == 5
+    assert bench.run(encode("ST", dst=64, src=0, count=8), *chain) == 6
+    assert bench.machine.registers()[[1, 3]].tolist() == [0, 11]
+
+
+def test_loaded_program_is_a_copy(bench: Bench) -> None:
+    bench.put_dram_words(64, [encode("ST", dst=64, src=0, count=8), count(1), HALT])
+    bench.machine.load_from_dram(64, 3)
+    assert bench.machine.run() == bench.machine.run() == 3
+
+
+def test_what_was_written_before_a_fault_stays(bench: Bench) -> None:
+    bench.put_bits(0, [5])
+    with pytest.raises(MachineFault):
+        bench.run(li(1, 3), encode("ST", dst=8, src=0, count=1), [0x77, 0, 0, 0, 0, 0, 0, 0], li(1, 4))
+    assert bench.machine.registers()[1] == 3
+    assert bench.get_dram_words(8, 1).tolist() == [5]
+    assert bench.run(NOP) == 2
+
+
 def test_program_loads_from_bytes_and_from_dram(bench: Bench) -> None:
     program = np.array([count(1), HALT], np.uint32)
     bench.machine.load(program.astype("<u4").tobytes())
