@@ -153,6 +153,22 @@ def test_completion_fault_is_told_by_its_path(http: httpx.Client, fields: dict[s
     refused(post(http, TEXT, **fields), param)
 
 
+def test_more_token_ids_than_the_context_are_told_with_both_numbers(http: httpx.Client, served: Served) -> None:
+    context_length = served.state.model.context_length
+    error = refused(post(http, TEXT, prompt=[5] * 3000), None)
+    assert error["code"] == "context_length_exceeded"
+    assert "3000" in error["message"]
+    assert str(context_length) in error["message"]
+
+
+@pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), (TEXT, "prompt")])
+def test_text_that_cannot_fit_is_refused_without_counting(http: httpx.Client, path: str, field: str) -> None:
+    text = "word " * 500_000
+    error = refused(post(http, path, **{field: [{"role": "user", "content": text}] if path == CHAT else text}), None)
+    assert error["code"] == "context_length_exceeded"
+    assert "2500000 characters" in error["message"]
+
+
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 SHARED_UNBUILT: list[tuple[dict[str, Any], str]] = [
     ({"n": 2}, "n"),

@@ -1,5 +1,6 @@
 """A request's body to plain Python values."""
 
+import asyncio
 import re
 from typing import Any
 
@@ -11,6 +12,7 @@ from npuserve.server.errors import HttpError
 
 MAX_BODY_BYTES = 32 << 20
 MAX_NESTING = 64
+_LARGE_BODY_BYTES = 1 << 20  # parsed in a thread, so that other streams go on
 
 # One JSON escape: a surrogate pair, a lone surrogate (the group) or any other.
 _ESCAPE = re.compile(
@@ -25,7 +27,8 @@ async def read_object(request: Request) -> dict[str, Any]:
     Raises HttpError 413 for more than 32 MB and RequestError for what is not JSON (NaN and Infinity are not), nested
     deeper than 64 or no object. Lone surrogates become U+FFFD.
     """
-    return parse_object(await _read(request))
+    body = await _read(request)
+    return await asyncio.to_thread(parse_object, body) if len(body) > _LARGE_BODY_BYTES else parse_object(body)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from npuserve.errors import RequestError
+from npuserve.errors import ContextLengthError, RequestError
 from npuserve.server import fields
 from npuserve.server.body import read_object
 from npuserve.server.fields import BOOLEAN, STRING, Integer, Kind
@@ -39,7 +39,7 @@ async def completions(request: Request) -> Response:
         vocab_size=model.vocab_size,
         end_ids=model.end_ids,
     )
-    prompts = read_prompts(body, model.vocab_size)
+    prompts = read_prompts(body, model)
     refuse_unbuilt(body, chat=False)
     choices = [await _choice(model, generation, index, prompt, echo=echo) for index, prompt in enumerate(prompts)]
     reply = Reply(state.engine, state.router, "cmpl", choices, generation.cache_salt)
@@ -47,7 +47,7 @@ async def completions(request: Request) -> Response:
     return await respond(request, reply, frames, stream=generation.stream)
 
 
-def read_prompts(body: Mapping[str, Any], vocab_size: int) -> list[Prompt]:
+def read_prompts(body: Mapping[str, Any], model: ServedModel) -> list[Prompt]:
     """The prompts of a request: a string, token ids, or a list of either. Raises RequestError."""
     prompt = body.get("prompt")
     accepts = "a string, a list of token ids, or a list of strings or of such lists"
@@ -60,21 +60,23 @@ def read_prompts(body: Mapping[str, Any], vocab_size: int) -> list[Prompt]:
     if not prompt:
         raise RequestError("prompt is an empty list; at least one token or string is needed", param="prompt")
     if not isinstance(prompt[0], str | list):
-        return [_token_ids(prompt, "prompt", vocab_size)]
+        return [_token_ids(prompt, "prompt", model)]
     if len(prompt) > _MAX_PROMPTS:
         raise RequestError(f"prompt has {len(prompt)} entries; at most {_MAX_PROMPTS} are taken", param="prompt")
-    return [_one_of_many(item, f"prompt[{index}]", vocab_size) for index, item in enumerate(prompt)]
+    return [_one_of_many(item, f"prompt[{index}]", model) for index, item in enumerate(prompt)]
 
 
-def _one_of_many(item: Any, path: str, vocab_size: int) -> Prompt:
+def _one_of_many(item: Any, path: str, model: ServedModel) -> Prompt:
     if isinstance(item, list) and item:
-        return _token_ids(item, path, vocab_size)
+        return _token_ids(item, path, model)
     fields.check(item, STRING, path)
     return str(item)
 
 
-def _token_ids(ids: list[Any], path: str, vocab_size: int) -> list[int]:
-    token = Integer(0, vocab_size - 1)
+def _token_ids(ids: list[Any], path: str, model: ServedModel) -> list[int]:
+    if len(ids) > model.context_length:
+        raise ContextLengthError(len(ids), model.context_length)
+    token = Integer(0, model.vocab_size - 1)
     for index, item in enumerate(ids):
         fields.check(item, token, f"{path}[{index}]")
     return ids
