@@ -71,6 +71,8 @@ class SimulatorLink:
     def load_file(self, path: Path, offset: int, size: int, address: int) -> None:
         chunk = 1 << 24
         with path.open("rb") as file:
+            if (found := path.stat().st_size) < offset + size:
+                raise DeviceError(f"{path}: the file has {found} bytes, but {offset + size} are needed; build it again")
             file.seek(offset)
             for done in range(0, size, chunk):
                 data = file.read(min(chunk, size - done))
