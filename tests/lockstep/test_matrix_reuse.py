@@ -9,7 +9,7 @@ from lockstep.random_words import random_words
 from npuserve.isa.fields import Value
 from npuserve.isa.machine import WIDE, MachineConfig
 from npuserve.isa.spec import encode
-from npuserve.sim.native import available
+from npuserve.sim.native import NativeMachine, available
 
 pytestmark = pytest.mark.skipif(not available(), reason="the native core is not built")
 
@@ -87,6 +87,18 @@ def test_weights_written_by_the_host_are_seen(fleet: Fleet) -> None:
         for address in (0, 700, SCALES):
             change = Memory({address: np.arange(40 + seed, 44 + seed, dtype=np.uint8)})
             assert_lockstep(fleet, program(multiply(fleet, shape)), memory=change)
+
+
+def test_weights_packed_ahead_are_dropped_when_they_change(fleet: Fleet) -> None:
+    n, kb, m = 33, 5, 3
+    use = program(multiply(fleet, (n, kb, m)))
+    for machine in fleet.machines.values():
+        memory(fleet, 5, (n, kb, m), zeros=9, wildness=0.0).write_to(machine)
+        if isinstance(machine, NativeMachine):
+            machine.prepare(sa=0, rs=kb * fleet.config.depth, ssa=SCALES, srs=4 * kb, n=n, kb=kb)
+    assert_lockstep(fleet, use)
+    for address in (3, SCALES + 8):
+        assert_lockstep(fleet, use, memory=Memory({address: np.array([99, 98], np.uint8)}))
 
 
 def test_the_same_weights_serve_in_other_shapes(fleet: Fleet) -> None:
