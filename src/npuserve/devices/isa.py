@@ -53,7 +53,9 @@ def open_isa_device(
     link = native_link(settings.machine, dram.size, settings.num_threads)
     path = image_path(checkpoint, settings.cache or cache_folder())
     image = cached_image(path, checkpoint, dram, progress)
-    return OtpuDevice(link, settings.machine, dram, image, "isa")
+    device = OtpuDevice(link, settings.machine, dram, image, "isa")
+    device.warm_up()
+    return device
 
 
 def image_path(checkpoint: Checkpoint, folder: Path) -> Path:

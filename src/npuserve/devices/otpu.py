@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from npuserve.core import Row
+from npuserve.core import PAGE_TOKENS, Row
 from npuserve.devices.base import Capabilities, StepResult
+from npuserve.devices.otpu_pages import OtpuPages
 from npuserve.drivers.base import Link
 from npuserve.drivers.registers import CARD_ID, Caps, Control, Register, Status
 from npuserve.errors import DeviceError, DeviceUnavailableError
@@ -20,25 +21,30 @@ from npuserve.program.step_table import Segment, StepTable, segments_of
 from npuserve.program.tmem import Shape
 
 REQUIRED = Caps.GEN
+WARM_UP_STEPS = 2
+"""The simulator packs the weights during the second run."""
 STOPPED = Status.ERROR | Status.AXI_ERR | Status.WAIT_TO
 
 
 class OtpuDevice:
     """Serves one model image over any Link.
 
-    The first run after opening is a warm-up of the decode program, so that a broken card or image shows at once.
+    Opening it runs nothing yet; see `warm_up`.
     """
 
     def __init__(self, link: Link, machine: MachineConfig, dram: DramLayout, image: Image, name: str) -> None:
         self._link, self._machine, self._dram = link, machine, dram
         self._check_card()
         facts = dram.geometry.facts
+        self._pages = OtpuPages(link, dram)
         self._capabilities = Capabilities(
             name=name,
             num_slots=dram.num_slots,
             max_rows=dram.max_rows,
             context_length=dram.geometry.capacity,
             vocab_size=facts.vocab_size,
+            page_bytes=self._pages.page_bytes,
+            page_format=_page_format(dram, machine),
         )
         self._table = StepTable(dram, image.embedding)
         self._programs: dict[Shape, NDArray[np.uint32]] = {}
@@ -61,8 +67,32 @@ class OtpuDevice:
         logits = self._read_logits(step)
         return StepResult(logits, program_s=ready - started, device_s=done - ready)
 
+    def save(self, slot: int, page: int) -> NDArray[np.uint8]:
+        """See `Device.save`."""
+        self._check_pages(slot, page, 1)
+        return self._pages.save(slot, page)
+
+    def restore(self, slot: int, page: int, data: NDArray[np.uint8]) -> None:
+        """See `Device.restore`."""
+        if data.ndim != 2 or data.shape[1] != self._pages.page_bytes:
+            raise ValueError(f"saved pages are [n, {self._pages.page_bytes}] bytes, not {list(data.shape)}")
+        self._check_pages(slot, page, len(data))
+        self._pages.restore(slot, page, data)
+
     def close(self) -> None:
         self._link.close()
+
+    def _check_pages(self, slot: int, page: int, num_pages: int) -> None:
+        can = self._capabilities
+        if not 0 <= slot < can.num_slots:
+            raise ValueError(f"slot {slot} does not exist; there are {can.num_slots}")
+        if num_pages < 1 or page < 0 or (page + num_pages) * PAGE_TOKENS > self._dram.geometry.positions:
+            raise ValueError(f"pages {page} to {page + num_pages - 1} are outside the context of {can.context_length}")
+
+    def warm_up(self) -> None:
+        """Run the smallest step twice: a broken card or image shows now, and the first client does not wait."""
+        for _ in range(WARM_UP_STEPS):
+            self.step([Row(0, 0, 0, True)])
 
     def _check_card(self) -> None:
         if (found := self._link.read_register(Register.ID)) != CARD_ID:
@@ -170,6 +200,13 @@ class _Step:
         place = {index: computed - first for computed, index in enumerate(order)}
         wanted = [place[index] for index, row in enumerate(rows) if row.want_logits]
         return None if wanted == list(range(len(rows) - first)) else wanted
+
+
+def _page_format(dram: DramLayout, machine: MachineConfig) -> str:
+    """What must be equal for a page to be understood; the machine's sizes are in it, as sums depend on them."""
+    geometry, facts = dram.geometry, dram.geometry.facts
+    sizes = (facts.num_layers, facts.num_kv_heads, geometry.head, geometry.value_rows)
+    return f"otpu1-int8-{'x'.join(map(str, sizes))}-d{machine.depth}c{machine.mcols}l{machine.lanes}"
 
 
 def _check(segment: Segment, capabilities: Capabilities) -> None:

@@ -29,6 +29,9 @@ def inverse_frequencies(config: Config, head_dim: int) -> NDArray[np.float64]:
         return plain / positive_number(parameters, "factor")
     if kind == "llama3":
         return _llama3(plain, parameters)
+    factors = parameters.get("short_factor")
+    if kind == "longrope" and isinstance(factors, list) and factors == parameters.get("long_factor"):
+        return _listed(plain, parameters)
     raise UnsupportedModelError(f"rotary scaling {kind!r} is not supported; default, linear and llama3 are")
 
 
@@ -37,6 +40,16 @@ def _parameters(config: Config) -> Config:
     if not isinstance(parameters, Mapping):
         raise CheckpointError(f"config.json: the rotary parameters are {parameters!r}, but must be an object")
     return parameters
+
+
+def _listed(plain: NDArray[np.float64], parameters: Config) -> NDArray[np.float64]:
+    """A divisor per frequency, the same at every length: how a GGUF file holds Llama 3's scaling."""
+    factors = np.asarray(parameters["short_factor"], np.float64)
+    if factors.shape != plain.shape or not (np.isfinite(factors) & (factors > 0)).all():
+        raise CheckpointError(f"the rotary factors must be {plain.size} numbers above 0")
+    if parameters.get("attention_factor") != 1.0:
+        raise UnsupportedModelError("LongRoPE with an attention factor other than 1 is not supported")
+    return plain / factors
 
 
 def _llama3(plain: NDArray[np.float64], parameters: Config) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ import pytest
 
 from npuserve.errors import CheckpointError, UnsupportedModelError
 from npuserve.models.registry import FAMILIES, model_facts
+from npuserve.models.rope import inverse_frequencies
 from tiny_checkpoint import tiny_config
 
 
@@ -141,3 +142,16 @@ def test_llama3_keeps_short_wavelengths_and_stretches_long_ones() -> None:
     np.testing.assert_allclose(ratio[2 * np.pi / plain < 2048], 1)
     np.testing.assert_allclose(ratio[2 * np.pi / plain > 8192], 8)
     assert np.all(np.diff(ratio) >= -1e-12)
+
+
+def test_one_list_of_rotary_factors_divides_the_frequencies() -> None:
+    factors = [1.0, 2.0, 4.0, 8.0]
+    scaling = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0}
+    plain = inverse_frequencies({}, 8)
+    assert inverse_frequencies({"rope_scaling": scaling}, 8) == pytest.approx(plain / np.array(factors))
+
+
+def test_two_lists_of_rotary_factors_are_refused() -> None:
+    scaling = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "attention_factor": 1.0}
+    with pytest.raises(UnsupportedModelError, match="longrope"):
+        inverse_frequencies({"rope_scaling": scaling}, 2)
