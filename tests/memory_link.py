@@ -24,6 +24,12 @@ class MemoryLink:
         self.num_closes = 0
         self._status = READY
 
+    def forget(self) -> None:
+        """Drop what is recorded so far; memory stays."""
+        self.controls.clear()
+        self.written.clear()
+        self.num_status_reads = 0
+
     def read_register(self, offset: int) -> int:
         if offset == Register.STATUS:
             self.num_status_reads += 1

@@ -1,5 +1,7 @@
 """The device over a link of plain memory: what it writes, how it judges the card, which rows it refuses."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -37,7 +39,9 @@ def link() -> MemoryLink:
 
 @pytest.fixture
 def device(link: MemoryLink, image: Image) -> OtpuDevice:
-    return OtpuDevice(link, WIDE, DRAM, image, "test")
+    device = OtpuDevice(link, WIDE, DRAM, image, "test")
+    link.forget()
+    return device
 
 
 def prompt(slot: int, count: int, start: int = 0, *, want: bool = True) -> list[Row]:
@@ -72,7 +76,7 @@ def test_a_card_image_without_the_needed_instructions_is_refused_by_name(image: 
 
 
 def test_a_run_follows_the_card_manual(device: OtpuDevice, link: MemoryLink) -> None:
-    device.step(prompt(0, 1))
+    device.step(prompt(0, 2))
     assert link.controls == [Control.LOAD, Control.CLEAR, Control.RUN, Control(0)]
     assert link.registers[Register.PROG_ADDR] == DRAM.programs
     program = link.dram[DRAM.programs :].view(np.uint32).reshape(-1, 8)[: link.registers[Register.PROG_N]]
@@ -80,11 +84,11 @@ def test_a_run_follows_the_card_manual(device: OtpuDevice, link: MemoryLink) -> 
 
 
 def test_a_program_is_loaded_only_when_the_shape_changes(device: OtpuDevice, link: MemoryLink) -> None:
+    for start in (0, 4, 8):
+        device.step(prompt(1, 4, start))
     for position in range(3):
         device.step(prompt(0, 1, position))
-    device.step(prompt(1, 4))
-    device.step(prompt(1, 4, 4))
-    device.step(prompt(0, 1, 3))
+    device.step(prompt(1, 4, 12))
     assert link.controls.count(Control.LOAD) == 3
 
 
