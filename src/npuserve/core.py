@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+# A context is kept in pages of this many tokens.
+PAGE_TOKENS = 64
+
 
 class Row(NamedTuple):
     """One token at one position of one slot: the unit of device work.
@@ -19,6 +22,14 @@ class Row(NamedTuple):
     position: int
     token: int
     want_logits: bool
+
+
+class CacheSource(StrEnum):
+    """Where a prompt's first tokens were found: still in a slot, in RAM, on disk."""
+
+    SLOT = "slot"
+    RAM = "ram"
+    DISK = "disk"
 
 
 class FinishReason(StrEnum):
@@ -58,7 +69,8 @@ class Request:
     """One accepted request: token ids in, token ids out. Text, templates and stop strings stay outside.
 
     `stop_token_ids` of the sampling parameters already hold the model's end-of-turn ids (unless the client
-    asked to ignore them). `arrival_s` is monotonic time. Contexts are reused between requests of one `cache_salt` only.
+    asked to ignore them). `arrival_s` is monotonic time, and so is `deadline_s`, at which it is cancelled in whatever
+    phase it is. Contexts are reused between requests of one `cache_salt` only.
     """
 
     id: str
@@ -66,6 +78,7 @@ class Request:
     sampling: SamplingParams
     arrival_s: float = 0.0
     cache_salt: str = ""
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +95,8 @@ class Event:
     """News of one request, in order; the one with `finish` set is the last and there is exactly one such.
 
     `token_ids` are newly generated tokens (a stop token is not among them). `error` is a sentence for the
-    client, set only with FinishReason.FAILED.
+    client, set with FinishReason.FAILED and with a cancel that was not the client's. `cache_source` is what gave most
+    of the `num_cached_tokens` that the prompt did not cost, None without any.
     """
 
     request_id: str
@@ -91,4 +105,5 @@ class Event:
     stop_token_id: int | None = None
     error: str | None = None
     num_cached_tokens: int = 0
+    cache_source: CacheSource | None = None
     timings: Timings = field(default_factory=Timings)

@@ -15,6 +15,8 @@ class Capabilities:
     """What a device can do, as data; the engine reads this and never asks for a class.
 
     `max_rows` bounds a step. `recurrent` families have one slot and take their rows strictly in order.
+    A page of PAGE_TOKENS positions is saved as `page_bytes` bytes (0: contexts cannot be saved), laid out as
+    `page_format` says: pages are understood by devices of the same model and the same format only.
     """
 
     name: str
@@ -23,6 +25,8 @@ class Capabilities:
     context_length: int
     vocab_size: int
     recurrent: bool = False
+    page_bytes: int = 0
+    page_format: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,19 @@ class Device(Protocol):
 
         Positions below a row's own must have been run in that slot before; those above are not read.
         Raises DeviceError when the run failed, ValueError for rows that break the rules of `Row` or a limit.
+        """
+
+    def save(self, slot: int, page: int) -> NDArray[np.uint8]:
+        """A copy, [page_bytes], of what `slot` holds for the positions of `page`, which all have been run.
+
+        A recurrent family saves its state with it and can do so only where that stands: `page` is the one with the
+        last position that was run, be it complete or not. Raises DeviceError, ValueError for a wrong slot or page.
+        """
+
+    def restore(self, slot: int, page: int, data: NDArray[np.uint8]) -> None:
+        """Write saved pages, [n, page_bytes], over `page` and the n - 1 after it; rows may follow where they ended.
+
+        The positions before `page` hold what they held when it was saved. Raises as `save`.
         """
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from npuserve.core import Row
+from npuserve.core import PAGE_TOKENS, Row
 from npuserve.devices.base import Capabilities, StepResult
 from npuserve.errors import DeviceError
 
@@ -20,6 +20,8 @@ _HASH_MULTIPLIER = 6364136223846793005
 # Odd multipliers that spread one hash over the tokens of a row; rising heights make later ones win collisions.
 _SPREAD = np.array([(2 * i + 1) * 0x9E3779B97F4A7C15 & _MASK64 for i in range(6)], dtype=np.uint64)
 _PEAKS = np.array([17.0, 17.5, 18.0, 18.5, 19.0, 20.0], dtype=np.float32)
+# A saved page: what stood before it, which page it is, how many tokens it has, the tokens.
+_PAGE = np.dtype([("before", "<u8"), ("page", "<u4"), ("count", "<u4"), ("tokens", "<u4", PAGE_TOKENS)])
 _SCRIPT_PEAK = np.array([50.0], dtype=np.float32)
 
 
@@ -28,7 +30,8 @@ class NullDevice:
 
     `script` maps the tokens of a slot, oldest first, to the token that follows them. Steps are counted from 0;
     one whose number is in `fail_at_step` raises `failure` and writes nothing. `step_delay_s` is slept in every
-    step. Rewriting a position forgets those above it, since they were computed from what is gone.
+    step. Rewriting a position forgets those above it, since they were computed from what is gone. A page holds its
+    tokens and the hash of those before it, and is refused by a slot that holds other ones there.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class NullDevice:
             context_length=context_length,
             vocab_size=vocab_size,
             recurrent=recurrent,
+            page_bytes=_PAGE.itemsize,
+            page_format="null1",
         )
         self._script = script
         self._fail_at_step = fail_at_step
@@ -91,8 +96,51 @@ class NullDevice:
         logits = self._fill(wanted)
         return StepResult(logits, device_s=time.perf_counter() - started_s)
 
+    def save(self, slot: int, page: int) -> NDArray[np.uint8]:
+        """See `Device.save`."""
+        start = self._check_page(slot, page)
+        num_written = len(self._tokens[slot])
+        if self._capabilities.recurrent:
+            if page != (num_written - 1) // PAGE_TOKENS:
+                raise ValueError(f"a recurrent state at {num_written} cannot be saved with page {page}")
+        elif num_written < start + PAGE_TOKENS:
+            raise ValueError(f"page {page} of slot {slot} is not complete: {num_written} positions are written")
+        tokens = self._tokens[slot][start : start + PAGE_TOKENS]
+        record = np.zeros(1, _PAGE)
+        record["before"], record["page"], record["count"] = self._hash_before(slot, start), page, len(tokens)
+        record["tokens"][0, : len(tokens)] = tokens
+        return record.view(np.uint8)
+
+    def restore(self, slot: int, page: int, data: NDArray[np.uint8]) -> None:
+        """See `Device.restore`. ValueError also for a page that does not follow what the slot holds."""
+        if data.ndim != 2 or data.shape[1] != _PAGE.itemsize or data.dtype != np.uint8:
+            raise ValueError(f"saved pages are uint8 [n, {_PAGE.itemsize}], not {data.dtype} {list(data.shape)}")
+        for index, record in enumerate(np.ascontiguousarray(data).view(_PAGE)[:, 0], page):
+            start = self._check_page(slot, index)
+            if start > len(self._tokens[slot]):
+                raise ValueError(
+                    f"page {index} of slot {slot} follows a gap; only {len(self._tokens[slot])} are written"
+                )
+            if record["page"] != index or record["before"] != self._hash_before(slot, start):
+                raise ValueError(f"this is not page {index} of the context in slot {slot}")
+            tokens = record["tokens"][: record["count"]].tolist()
+            self._write([Row(slot, at, token, False) for at, token in enumerate(tokens, start)])
+
     def close(self) -> None:
         self._closed = True
+
+    def _check_page(self, slot: int, page: int) -> int:
+        """The first position of `page`; DeviceError and ValueError when it cannot be moved."""
+        if self._closed:
+            raise DeviceError("the null device is closed; open a new one")
+        if not 0 <= slot < self._capabilities.num_slots:
+            raise ValueError(f"slot {slot} is not one of 0..{self._capabilities.num_slots - 1}")
+        if not 0 <= page * PAGE_TOKENS < self._capabilities.context_length:
+            raise ValueError(f"page {page} is outside the context of {self._capabilities.context_length}")
+        return page * PAGE_TOKENS
+
+    def _hash_before(self, slot: int, position: int) -> int:
+        return self._hashes[slot][position - 1] if position else 1
 
     def _check(self, rows: Sequence[Row]) -> None:
         """Raise ValueError for rows that break a rule, before any of them is written."""

@@ -137,6 +137,20 @@ class NativeMachine:
         self._check_span("DRAM", address, num_bytes, self.dram_bytes)
         return self._machine.dram_view(address, num_bytes)
 
+    def read_block(self, address: int, shape: tuple[int, int, int], strides: tuple[int, int]) -> NDArray[np.uint8]:
+        """A copy of DRAM bytes, `shape`, whose last axis is contiguous and whose others are `strides` bytes apart."""
+        size = (shape[0] - 1) * strides[0] + (shape[1] - 1) * strides[1] + shape[2]
+        return np.lib.stride_tricks.as_strided(self.dram_view(address, size), shape, (*strides, 1)).copy()
+
+    def write_block(self, address: int, strides: tuple[int, int], data: NDArray[np.uint8]) -> None:
+        """Copy contiguous `data` [groups, rows, bytes] into DRAM, laid out as `read_block` reads it."""
+        size = (data.shape[0] - 1) * strides[0] + (data.shape[1] - 1) * strides[1] + data.shape[2]
+        self._check_span("DRAM", address, size, self.dram_bytes)
+        write = self._machine.write_dram
+        for start, group in zip(range(address, address + size, strides[0]), data, strict=True):
+            for place, row in zip(range(start, start + len(group) * strides[1], strides[1]), group, strict=True):
+                write(place, row)
+
     def map_image(self, path: str | os.PathLike[str], *, file_offset: int, num_bytes: int, address: int) -> None:
         """Show a part of a file in DRAM at `address` without reading it now.
 
@@ -220,6 +234,14 @@ class NativeLink(SimulatorLink):
     def __init__(self, machine: NativeMachine) -> None:
         super().__init__(machine, machine.config)
         self.machine = machine
+
+    def read_block(self, address: int, shape: tuple[int, int, int], strides: tuple[int, int]) -> NDArray[np.uint8]:
+        """See `drivers.blocks`: one strided copy."""
+        return self.machine.read_block(address, shape, strides)
+
+    def write_block(self, address: int, strides: tuple[int, int], data: NDArray[np.uint8]) -> None:
+        """See `drivers.blocks`: row by row, as every written row must be noted."""
+        self.machine.write_block(address, strides, data)
 
     def load_file(self, path: Path, offset: int, size: int, address: int) -> None:
         self.machine.map_image(path, file_offset=offset, num_bytes=size, address=address)

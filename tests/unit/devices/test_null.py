@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from npuserve.core import Row
 from npuserve.devices.null import NullDevice
@@ -118,3 +119,70 @@ def test_a_closed_device_refuses_to_step() -> None:
     device.close()
     with pytest.raises(DeviceError, match="closed"):
         device.step(rows_of(0, [1]))
+
+
+def paged(*, recurrent: bool = False) -> NullDevice:
+    return NullDevice(vocab_size=1000, num_slots=2, max_rows=200, context_length=300, recurrent=recurrent)
+
+
+def saved(device: NullDevice, slot: int, *pages: int) -> NDArray[np.uint8]:
+    return np.stack([device.save(slot, page) for page in pages])
+
+
+HISTORY = [at * 7 % 1000 for at in range(140)]
+
+
+def test_restored_pages_bring_the_history_back() -> None:
+    device = paged()
+    device.step(rows_of(0, HISTORY))
+    expected = device.step(rows_of(0, [5], start=140)).logits.copy()
+    device.step(rows_of(1, [1, 2, 3]))
+    device.restore(1, 0, saved(device, 0, 0, 1))
+    device.step(rows_of(1, HISTORY[128:], start=128))
+    np.testing.assert_array_equal(device.step(rows_of(1, [5], start=140)).logits, expected)
+
+
+def test_rows_may_follow_inside_a_restored_page_but_not_behind_it() -> None:
+    device = paged()
+    device.step(rows_of(0, HISTORY))
+    device.restore(1, 0, saved(device, 0, 0))
+    with pytest.raises(ValueError, match="only 64 are written"):
+        device.step(rows_of(1, [5], start=65))
+    inside = device.step(rows_of(1, [5], start=10)).logits.copy()
+    np.testing.assert_array_equal(paged().step(rows_of(0, [*HISTORY[:10], 5])).logits[-1:], inside)
+
+
+def test_a_page_of_another_place_or_context_is_refused() -> None:
+    device = paged()
+    device.step(rows_of(0, HISTORY))
+    pages = saved(device, 0, 0, 1)
+    with pytest.raises(ValueError, match="follows a gap"):
+        device.restore(1, 1, pages[1:])
+    with pytest.raises(ValueError, match="not page 0"):
+        device.restore(1, 0, pages[1:])
+    device.step(rows_of(1, [9] * 64))
+    with pytest.raises(ValueError, match="not page 1"):
+        device.restore(1, 1, pages[1:])
+
+
+def test_an_incomplete_page_is_not_saved() -> None:
+    device = paged()
+    device.step(rows_of(0, HISTORY))
+    with pytest.raises(ValueError, match="page 2 of slot 0 is not complete: 140"):
+        device.save(0, 2)
+
+
+def test_a_recurrent_state_is_saved_where_it_stands_and_goes_on_from_there() -> None:
+    device = paged(recurrent=True)
+    device.step(rows_of(0, HISTORY[:64]))
+    first = saved(device, 0, 0)
+    device.step(rows_of(0, HISTORY[64:100], start=64))
+    with pytest.raises(ValueError, match="state at 100 cannot be saved with page 0"):
+        device.save(0, 0)
+    second = saved(device, 0, 1)
+    expected = device.step(rows_of(0, [5], start=100)).logits.copy()
+    device.step(rows_of(1, [1]))
+    device.restore(1, 0, np.concatenate([first, second]))
+    np.testing.assert_array_equal(device.step(rows_of(1, [5], start=100)).logits, expected)
+    with pytest.raises(ValueError, match="cannot go on at position 70"):
+        device.step(rows_of(1, [5], start=70))
