@@ -1,11 +1,8 @@
 """An OtpuDevice over a simulator, from a checkpoint folder; the machine stays in reach of the test."""
 
-import importlib
-import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +17,10 @@ from npuserve.program.geometry import Geometry
 from npuserve.program.image import build_image, open_image
 from npuserve.program.tmem import most_rows
 from npuserve.sim.link import SimulatorLink
+from npuserve.sim.native import available, native_link
 from npuserve.sim.reference import ReferenceMachine
 
 Logits = NDArray[np.float32]
-
-
-def native_is_built() -> bool:
-    return importlib.util.find_spec("npuserve.sim._native") is not None
-
-
-def make_machine(kind: str, config: MachineConfig, dram_bytes: int) -> Any:
-    """A machine by kind: reference or native."""
-    if kind == "reference":
-        return ReferenceMachine(config, dram_bytes)
-    native = importlib.import_module("npuserve.sim.native")
-    return native.NativeMachine(replace(config, dram_bytes=dram_bytes))
 
 
 @dataclass(frozen=True)
@@ -42,7 +28,7 @@ class Simulated:
     """A device with what it was made of."""
 
     device: OtpuDevice
-    machine: Any
+    link: SimulatorLink
     dram: DramLayout
     checkpoint: Checkpoint
 
@@ -80,7 +66,9 @@ def simulate(
     dram = DramLayout(geometry, num_slots, max_rows or most_rows(geometry, machine))
     file = image or path / "device.img"
     built = open_image(file, key, facts) or build_image(file, key, checkpoint, facts, dram, lambda done, total: None)
-    kind = kind or ("native" if native_is_built() else "reference")
-    simulator = make_machine(kind, machine, dram.size)
-    device = OtpuDevice(SimulatorLink(simulator, machine), machine, dram, built, kind)
-    return Simulated(device, simulator, dram, checkpoint)
+    kind = kind or ("native" if available() else "reference")
+    if kind == "native":
+        link: SimulatorLink = native_link(machine, dram.size)
+    else:
+        link = SimulatorLink(ReferenceMachine(machine, dram.size), machine)
+    return Simulated(OtpuDevice(link, machine, dram, built, kind), link, dram, checkpoint)
