@@ -47,7 +47,7 @@ Machine::Machine(const MachineConfig& config)
       kernels_(kernels_called(config.kernels)),
       pool_(config.num_threads),
       dram_(config.dram_bytes),
-      shadows_(config.shadow_limit_bytes),
+      shadows_(config.shadow_limit_bytes, config.dram_bytes, config.depth),
       act_stride_(act_stride(config)),
       tmem_(size_t{config.tmem_words} * 4, true),
       act_(act_stride_ * config.act_rows),
@@ -63,6 +63,22 @@ void Machine::check_tmem(uint64_t base, uint64_t num_words, const char* what) co
     fault("%s: TMEM words %llu to %llu are outside the memory of %u words", what, static_cast<unsigned long long>(base),
           static_cast<unsigned long long>(base + num_words - 1), config_.tmem_words);
   }
+}
+
+void Machine::wrote(const WrittenRows& rows) {
+  if (rows.row_bytes == rows.stride || rows.num_rows == 1) {
+    dram_.stamp(rows.begin, rows.end());
+  } else {
+    for (uint64_t r = 0; r < rows.num_rows; ++r) {
+      dram_.stamp(rows.begin + r * rows.stride, rows.begin + r * rows.stride + rows.row_bytes);
+    }
+  }
+  shadows_.written(rows, dram_);
+}
+
+void Machine::map_file(const std::string& path, uint64_t offset, uint64_t size, uint64_t address) {
+  dram_.map_file(path, offset, size, address);
+  shadows_.written({address, 0, 1, size}, dram_);
 }
 
 void Machine::load(const uint8_t* words, size_t num_instructions) {

@@ -50,6 +50,10 @@ class Machine {
   const Kernels& kernels() const { return *kernels_; }
   int num_threads() const { return pool_.num_threads(); }
   Dram& dram() { return dram_; }
+  // After a write to DRAM that began with dram().tick().
+  void wrote(const WrittenRows& rows);
+  // See Dram::map_file.
+  void map_file(const std::string& path, uint64_t offset, uint64_t size, uint64_t address);
   uint32_t* tmem() { return tmem_.as<uint32_t>(); }
   int8_t* act_row(uint32_t row) { return act_.as<int8_t>() + row * act_stride_; }
   uint32_t* act_scales_row(uint32_t row) { return act_scales_.as<uint32_t>() + uint64_t{row} * config_.act_blocks; }
@@ -74,6 +78,10 @@ class Machine {
   struct Operand {
     uint64_t base, row_stride;
     bool per_column;
+  };
+  // Bytes in DRAM: element (r, c) at begin + r * row_stride + c * element_stride.
+  struct ElementGrid {
+    uint64_t begin, rows, cols, row_stride, element_stride;
   };
   // What a VOP writes and reads; a reduction writes `width` words at the end of each row.
   struct Footprint {
@@ -103,6 +111,11 @@ class Machine {
   void gather(const Instruction& in);
   void qact(const Instruction& in);
   void qst(const Instruction& in);
+  // Calls body(row, thread) for each row, on all threads if there is enough to do.
+  template <class Body>
+  void for_rows(uint32_t rows, uint64_t num_elements, const Body& body);
+  // Quantized bytes, row r at r * source_stride of quantized_, to where QST wants them.
+  void store_elements(const ElementGrid& grid, uint64_t source_stride);
   void vop(Instruction& in);
   void outer(Instruction& in);
   void mm(const Instruction& in);
@@ -112,10 +125,10 @@ class Machine {
   static Order quick_order(const Footprint& footprint, const Operand& read);
   void check_hazard(const Footprint& footprint);
   void check_matrix(const MatrixKey& key) const;
-  void pack_matrix(const MatrixKey& key, Matrix& matrix);
+  // False when there is no room for the packed form.
+  bool pack_matrix(Matrix& matrix);
   void pack_group(const MatrixKey& key, const PackLayout& layout, int64_t group, uint8_t* packed) const;
   void multiply(const MatrixKey& key, MmJob job);
-  void write_row_maxima(const uint32_t* rows, uint64_t stride, uint32_t num_rows, uint32_t num_columns, uint64_t out);
 
   MachineConfig config_;
   const Kernels* kernels_;

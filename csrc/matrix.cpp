@@ -15,6 +15,8 @@ constexpr double kParallelNs = 3000;
 constexpr double kChunkNs = 1500;
 // Groups that are packed at a time when no packed copy is kept.
 constexpr int64_t kScratchGroups = 1;
+// Packed by one thread at a time.
+constexpr int64_t kPackChunkBytes = 64 << 10;
 
 int64_t num_groups(uint64_t num_rows) { return static_cast<int64_t>((num_rows + kGroup - 1) / kGroup); }
 
@@ -102,9 +104,10 @@ void Machine::mm(const Instruction& in) {
 }
 
 void Machine::multiply(const MatrixKey& key, MmJob job) {
-  Matrix& matrix = shadows_.use(key, dram_, config_.depth, run_number_);
-  if (matrix.unchanged && !matrix.packed) pack_matrix(key, matrix);
-  const bool packed = matrix.packed != nullptr;
+  const ShadowStore::Use use = shadows_.use(key, dram_, run_number_);
+  const Matrix& matrix = use.matrix;
+  const bool packed =
+      use.advice == ShadowStore::kUsePacked || (use.advice == ShadowStore::kPackNow && pack_matrix(use.matrix));
   job.layout = packed ? matrix.layout : PackLayout{key.num_blocks, config_.depth, config_.depth};
   kernels_->bias(job.act, job.act_stride, job.rows, job.layout, bias_.data());
   job.bias = bias_.data();
@@ -154,28 +157,28 @@ void Machine::pack_group(const MatrixKey& key, const PackLayout& layout, int64_t
   kernels_->pack(job);
 }
 
-void Machine::pack_matrix(const MatrixKey& key, Matrix& matrix) {
-  const int8_t* last_block = reinterpret_cast<const int8_t*>(dram_.data()) + key.data + uint64_t{key.num_blocks - 1} * config_.depth;
-  const PackLayout layout{key.num_blocks, config_.depth,
-                          kernels_->last_columns(last_block, key.stride, key.num_rows, config_.depth)};
+bool Machine::pack_matrix(Matrix& matrix) {
+  const MatrixKey& key = matrix.key;
+  const uint64_t row_bytes = uint64_t{key.num_blocks} * config_.depth;
+  const int8_t* last_block = reinterpret_cast<const int8_t*>(dram_.data()) + key.data + row_bytes - config_.depth;
+  const int64_t last_columns = kernels_->last_columns(last_block, key.stride, key.num_rows, config_.depth);
+  if (!shadows_.allocate(matrix, {key.num_blocks, config_.depth, last_columns}, run_number_)) return false;
   const int64_t groups = num_groups(key.num_rows);
-  const int64_t group_bytes = layout.group_bytes();
-  if (!shadows_.allocate(matrix, static_cast<size_t>(groups * group_bytes), run_number_)) return;
-  matrix.layout = layout;
-  constexpr int64_t kStep = 4;
-  pool_.run(static_cast<int>((groups + kStep - 1) / kStep), [&](int chunk, int) {
-    for (int64_t g = kStep * chunk; g < std::min(groups, kStep * (chunk + 1)); ++g) {
-      pack_group(key, layout, g, matrix.packed + g * group_bytes);
+  const int64_t group_bytes = matrix.layout.group_bytes();
+  const int64_t step = std::max<int64_t>(1, kPackChunkBytes / group_bytes);
+  pool_.run(static_cast<int>((groups + step - 1) / step), [&](int chunk, int) {
+    for (int64_t g = step * chunk; g < std::min(groups, step * (chunk + 1)); ++g) {
+      pack_group(key, matrix.layout, g, matrix.packed + g * group_bytes);
     }
   });
-  const uint64_t row_bytes = uint64_t{key.num_blocks} * config_.depth;
-  if (key.stride == row_bytes) dram_.drop_clean_pages(key.data, key.data + key.num_rows * row_bytes);
+  if (!matrix.tracked && key.stride == row_bytes) dram_.drop_clean_pages(key.data, key.data + key.num_rows * row_bytes);
+  return true;
 }
 
 void Machine::prepare(const MatrixKey& key) {
   check_matrix(key);
-  Matrix& matrix = shadows_.use(key, dram_, config_.depth, run_number_);
-  if (!matrix.packed) pack_matrix(key, matrix);
+  const ShadowStore::Use use = shadows_.use(key, dram_, run_number_, true);
+  if (use.advice == ShadowStore::kPackNow) pack_matrix(use.matrix);
 }
 
 }  // namespace npu

@@ -106,8 +106,8 @@ void write_dram(PythonMachine& self, uint64_t address, const Input<uint8_t>& dat
   require_range(address, data.size(), use->dram().size(), "DRAM");
   if (data.size() == 0) return;
   use->dram().tick();
-  use->dram().stamp(address, address + data.size());
   std::memcpy(use->dram().data() + address, data.data(), data.size());
+  use->wrote({address, 0, 1, data.size()});
 }
 
 auto dram_view(nb::handle_t<PythonMachine> self, uint64_t address, uint64_t size) {
@@ -119,7 +119,7 @@ auto dram_view(nb::handle_t<PythonMachine> self, uint64_t address, uint64_t size
 void map_image(PythonMachine& self, const std::string& path, uint64_t file_offset, uint64_t size, uint64_t address) {
   const PythonMachine::Use use(self);
   require_range(address, size, use->dram().size(), "DRAM");
-  use->dram().map_file(path, file_offset, size, address);
+  use->map_file(path, file_offset, size, address);
 }
 
 auto read_tmem(PythonMachine& self, uint64_t address, uint64_t size) {

@@ -51,8 +51,8 @@ void Machine::st(const Instruction& in) {
   dram_.check_words(target, count, "ST");
   check_tmem(source, count, "ST");
   dram_.tick();
-  dram_.stamp(target, target + uint64_t{count} * 4);
   std::memcpy(dram_.data() + target, tmem() + source, size_t{count} * 4);
+  wrote({target, 0, 1, uint64_t{count} * 4});
 }
 
 void Machine::gather(const Instruction& in) {

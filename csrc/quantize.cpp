@@ -13,6 +13,12 @@ constexpr uint64_t kParallelElements = 12288;
 
 }  // namespace
 
+template <class Body>
+void Machine::for_rows(uint32_t rows, uint64_t num_elements, const Body& body) {
+  if (num_elements >= kParallelElements) return pool_.run(static_cast<int>(rows), body);
+  for (uint32_t r = 0; r < rows; ++r) body(static_cast<int>(r), 0);
+}
+
 void Machine::qact(const Instruction& in) {
   const uint32_t source = address(in.ra, in.word[1]);
   const uint32_t rows = in.word[2] & 0xff;
@@ -48,11 +54,7 @@ void Machine::qact(const Instruction& in) {
     std::memcpy(act_row(r + rows) + uint64_t{first_block} * config_.depth, job.data, cols);
     std::memcpy(act_scales_row(r + rows) + first_block, job.scales, size_t{num_blocks} * 4);
   };
-  if (rows * cols >= kParallelElements) {
-    pool_.run(static_cast<int>(rows), quantize_row);
-  } else {
-    for (uint32_t r = 0; r < rows; ++r) quantize_row(static_cast<int>(r), 0);
-  }
+  for_rows(rows, rows * cols, quantize_row);
 }
 
 void Machine::qst(const Instruction& in) {
@@ -87,32 +89,48 @@ void Machine::qst(const Instruction& in) {
   }
 
   dram_.tick();
-  quantized_.resize(cols);
-  quantized_scales_.resize(num_blocks);
-  QuantizeJob job{};
-  job.data = quantized_.data();
-  job.scales = quantized_scales_.data();
-  job.num_blocks = num_blocks;
-  job.depth = config_.depth;
-  job.whole_row = whole_row;
-  for (uint64_t r = 0; r < rows; ++r) {
+  quantized_.resize(rows * cols);
+  quantized_scales_.resize(size_t{rows} * num_blocks);
+  const auto quantize_row = [&](int row, int) {
+    const uint64_t r = static_cast<uint64_t>(row);
+    QuantizeJob job{};
     job.src = tmem() + source + r * stride;
+    job.data = quantized_.data() + r * cols;
+    job.scales = quantized_scales_.data() + r * num_blocks;
+    job.num_blocks = num_blocks;
+    job.depth = config_.depth;
+    job.whole_row = whole_row;
     kernels_->quantize(job);
-    const uint64_t row = target + r * row_stride;
-    uint8_t* out = dram_.data() + row;
-    if (element_stride == 1) {
-      std::memcpy(out, quantized_.data(), written);
-      dram_.stamp(row, row + written);
-    } else {
-      for (uint64_t c = 0; c < written; ++c) {
-        out[c * element_stride] = static_cast<uint8_t>(quantized_[c]);
-        dram_.stamp(row + c * element_stride, row + c * element_stride + 1);
-      }
-    }
-    // The scales lie apart from all data, so they need not wait for the last row.
-    std::memcpy(dram_.data() + scale_target + r * scales_per_row * 4, quantized_scales_.data(), scales_per_row * 4);
+  };
+  for_rows(rows, rows * cols, quantize_row);
+  store_elements({target, rows, written, row_stride, element_stride}, cols);
+  for (uint64_t r = 0; r < rows; ++r) {
+    std::memcpy(dram_.data() + scale_target + r * scales_per_row * 4, &quantized_scales_[r * num_blocks],
+                scales_per_row * 4);
   }
-  dram_.stamp(scale_target, scale_end);
+  wrote({scale_target, 0, 1, scale_end - scale_target});
+}
+
+void Machine::store_elements(const ElementGrid& grid, uint64_t source_stride) {
+  const int8_t* source = quantized_.data();
+  const auto element = [&](uint64_t r, uint64_t c) -> uint8_t& {
+    return dram_.data()[grid.begin + r * grid.row_stride + c * grid.element_stride];
+  };
+  if (grid.element_stride == 1) {
+    for (uint64_t r = 0; r < grid.rows; ++r) std::memcpy(&element(r, 0), source + r * source_stride, grid.cols);
+    wrote({grid.begin, grid.row_stride, grid.rows, grid.cols});
+  } else if (grid.row_stride == 1 && grid.element_stride >= grid.rows) {
+    // Rows side by side as columns: written along the columns, which are contiguous and do not overlap.
+    for (uint64_t c = 0; c < grid.cols; ++c) {
+      for (uint64_t r = 0; r < grid.rows; ++r) element(r, c) = static_cast<uint8_t>(source[r * source_stride + c]);
+    }
+    wrote({grid.begin, grid.element_stride, grid.cols, grid.rows});
+  } else {
+    for (uint64_t r = 0; r < grid.rows; ++r) {
+      for (uint64_t c = 0; c < grid.cols; ++c) element(r, c) = static_cast<uint8_t>(source[r * source_stride + c]);
+      wrote({grid.begin + r * grid.row_stride, grid.element_stride, grid.cols, 1});
+    }
+  }
 }
 
 }  // namespace npu

@@ -1,7 +1,9 @@
-// Packed copies of matrices in DRAM, kept as long as the DRAM under them is not written.
+// Packed copies of the matrices that MM streams from DRAM.
 //
-// A matrix is packed when it is used for the second time without a change in between: weights once and for all, a
-// block of the KV cache when it is full and keeps being read, the block that grows never.
+// A matrix is packed at its second use. Large ones, the weights, must not have changed since the first; a write
+// under them is noticed at the next use by the DRAM's stamps and drops the copy. Small ones, the blocks of the KV
+// cache, are written all the time: they are found by page at the write itself, and the few written bytes are put
+// into the copy too.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,7 @@
 
 #include "dram.h"
 #include "kernels.h"
+#include "packed_arena.h"
 
 namespace npu {
 
@@ -31,49 +34,60 @@ struct MatrixHash {
 };
 
 struct Matrix {
-  uint32_t checked_at;  // DRAM clock up to which it is known to be unchanged
-  bool unchanged;       // between its last two uses
-  uint64_t last_run = 0;
+  MatrixKey key;
   uint8_t* packed = nullptr;
   size_t packed_bytes = 0;
   PackLayout layout{};
+  uint64_t last_run = 0;
+  uint32_t checked_at = 0;  // untracked: DRAM clock up to which it is known to be unchanged
+  bool tracked = false;     // writes are put into the copy
+  bool stale = false;       // tracked: too much was written, the copy must be made anew
+  uint64_t last_write = 0;  // tracked: number of the write that was last looked at
 };
 
-// Memory for packed matrices in huge pages; freed pieces are used again for the same size.
-class PackedArena {
- public:
-  uint8_t* allocate(size_t size);
-  void release(uint8_t* memory, size_t size);
-  void clear();
-  size_t reserved_bytes() const { return reserved_; }
-  bool fits_in(size_t size, size_t limit) const;
-
- private:
-  std::vector<std::unique_ptr<Mapping>> slabs_;
-  size_t used_of_last_ = 0, reserved_ = 0;
-  std::map<size_t, std::vector<uint8_t*>> free_;
+// Bytes that one instruction or host call wrote: rows of equal length, `stride` apart.
+struct WrittenRows {
+  uint64_t begin, stride, num_rows, row_bytes;
+  uint64_t end() const { return begin + (num_rows - 1) * stride + row_bytes; }
 };
 
 class ShadowStore {
  public:
-  explicit ShadowStore(size_t limit_bytes) : limit_(limit_bytes) {}
+  ShadowStore(size_t limit_bytes, uint64_t dram_bytes, uint64_t depth);
 
-  // The record of a matrix that is used now; what was packed from older contents is gone. Valid until the next use().
-  Matrix& use(const MatrixKey& key, const Dram& dram, uint64_t depth, uint64_t run);
-  // Room for the packed form, evicting what has not been used by the last two runs; null when there is none.
-  uint8_t* allocate(Matrix& matrix, size_t size, uint64_t run);
-  void clear();
+  enum Advice { kUsePacked, kPackNow, kUseOnce };
+  struct Use {
+    Matrix& matrix;  // valid until the next use()
+    Advice advice;
+  };
+  // `run` numbers the runs of the machine; with `prepare` the matrix is to be packed at its first use.
+  Use use(const MatrixKey& key, const Dram& dram, uint64_t run, bool prepare = false);
+  // Room for the packed form, evicting what the last runs have not used; null when there is none.
+  uint8_t* allocate(Matrix& matrix, const PackLayout& layout, uint64_t run);
+  // To be called after every write to DRAM.
+  void written(const WrittenRows& rows, const Dram& dram);
   size_t packed_bytes() const { return packed_; }
-  size_t limit_bytes() const { return limit_; }
 
  private:
+  bool trackable(const MatrixKey& key) const;
+  void track(Matrix& matrix);
+  void untrack(Matrix& matrix);
+  template <class Visit>
+  void for_each_page(const Matrix& matrix, Visit visit);
+  void apply(const WrittenRows& rows, const Dram& dram, Matrix& matrix) const;
+  void apply_data(const WrittenRows& rows, const Dram& dram, Matrix& matrix) const;
+  void apply_scales(const WrittenRows& rows, const Dram& dram, Matrix& matrix) const;
   void release(Matrix& matrix);
   bool evict_oldest(uint64_t run);
+  void clear();
 
   size_t limit_, packed_ = 0;
+  uint64_t depth_, write_number_ = 0;
   uint32_t era_ = 0;
   PackedArena arena_;
   std::unordered_map<MatrixKey, Matrix, MatrixHash> matrices_;
+  Mapping page_lists_;                         // per DRAM page: 1 + index into lists_, or 0
+  std::vector<std::vector<Matrix*>> lists_;    // tracked matrices with bytes in the page
 };
 
 }  // namespace npu
