@@ -10,7 +10,7 @@ from lockstep.random_words import random_words
 from npuserve.isa.fields import Address, Value
 from npuserve.isa.machine import MachineConfig
 from npuserve.isa.spec import encode
-from npuserve.sim.native import available
+from npuserve.sim.native import NativeMachine, available
 from small_machine import Words
 
 pytestmark = pytest.mark.skipif(not available(), reason="the native core is not built")
@@ -120,6 +120,8 @@ def run_programs(fleet: Fleet, seed: int) -> None:
         assert outcome.fault_pc is None, outcome
         address = int(rng.choice([KEYS, VALUES, KEY_SCALES])) + 4 * int(rng.integers(0, 2000))
         memory = Memory({address: rng.integers(0, 60, 8, np.uint8)})
+    natives = [machine for machine in fleet.machines.values() if isinstance(machine, NativeMachine)]
+    assert any(machine.packed_bytes for machine in natives), "no packed copy was put to the test"
 
 
 def act(fleet: Fleet, rng: np.random.Generator) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int8]], Words]:

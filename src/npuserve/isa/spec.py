@@ -1,7 +1,7 @@
 """The instruction table: the one place that says how an instruction is written down.
 
 Encoder, decoder, disassembler and `docs/isa.md` are made from `OPERATIONS`; what an instruction does is said in
-`sim/reference.py`. Source: the public openTPU instruction set. STREAM, DSTEP and the 4-bit weight formats are
+`sim/reference/`. Source: the public openTPU instruction set. STREAM, DSTEP and the 4-bit weight formats are
 not in this table yet, so a machine stops with an error where they stand.
 """
 
