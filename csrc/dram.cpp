@@ -15,9 +15,9 @@
 namespace npu {
 namespace {
 
-constexpr int kFineShift = 7;
-constexpr int kCoarseShift = 16;
 constexpr uint64_t kPage = 4096;
+constexpr int kFineShift = 12;  // a page
+constexpr int kCoarseShift = 20;
 
 struct File {
   explicit File(const std::string& path) : descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
@@ -50,7 +50,7 @@ bool all_at_most(const uint32_t* stamps, uint64_t begin, uint64_t end, uint32_t 
 
 Dram::Dram(uint64_t size_bytes)
     : size_(size_bytes),
-      memory_(size_bytes),
+      memory_(size_bytes, true),
       fine_(((size_bytes >> kFineShift) + 1) * sizeof(uint32_t)),
       coarse_(((size_bytes >> kCoarseShift) + 1) * sizeof(uint32_t)),
       file_backed_(size_bytes / kPage + 1) {}
@@ -85,6 +85,12 @@ void Dram::stamp(uint64_t begin, uint64_t end) {
   for (uint64_t i = begin >> kCoarseShift; i <= (end - 1) >> kCoarseShift; ++i) coarse[i] = clock_;
   if (!any_file_) return;
   for (uint64_t i = begin / kPage; i <= (end - 1) / kPage; ++i) file_backed_.data()[i] = 0;
+}
+
+void Dram::stamp_rows(uint64_t begin, uint64_t stride, uint64_t num_rows, uint64_t row_bytes) {
+  // Rows so close that no page lies between them are stamped as one.
+  if (stride <= row_bytes + kPage || num_rows == 1) return stamp(begin, begin + (num_rows - 1) * stride + row_bytes);
+  for (uint64_t r = 0; r < num_rows; ++r) stamp(begin + r * stride, begin + r * stride + row_bytes);
 }
 
 bool Dram::unchanged_since(uint32_t time, uint64_t begin, uint64_t end) const {

@@ -1,8 +1,7 @@
 // Card memory, and the record of when each part of it was last written.
 //
-// Every writing instruction gets the next tick of a clock and stamps the granules that it touches: 128 bytes, so that
-// appending a token to the KV cache does not spoil what lies beside it, and 64 KiB, so that asking about a large
-// untouched range is cheap.
+// Every writing instruction gets the next tick of a clock and stamps the granules that it touches: pages of 4 KiB,
+// and 1 MiB, so that asking about a large untouched range is cheap.
 #pragma once
 
 #include <string>
@@ -28,8 +27,9 @@ class Dram {
   // Begin a write: later stamps carry a time after all earlier clock() values.
   void tick();
   void stamp(uint64_t begin, uint64_t end);
-  bool unchanged_since(uint32_t time, uint64_t begin, uint64_t end) const;
   // The same for `num_rows` rows of `row_bytes`, `stride` apart.
+  void stamp_rows(uint64_t begin, uint64_t stride, uint64_t num_rows, uint64_t row_bytes);
+  bool unchanged_since(uint32_t time, uint64_t begin, uint64_t end) const;
   bool rows_unchanged_since(uint32_t time, uint64_t begin, uint64_t stride, uint64_t num_rows, uint64_t row_bytes) const;
 
   // Puts bytes of a file at `address` without copying (whole pages; the last part is read). The file must not

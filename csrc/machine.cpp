@@ -66,13 +66,7 @@ void Machine::check_tmem(uint64_t base, uint64_t num_words, const char* what) co
 }
 
 void Machine::wrote(const WrittenRows& rows) {
-  if (rows.row_bytes == rows.stride || rows.num_rows == 1) {
-    dram_.stamp(rows.begin, rows.end());
-  } else {
-    for (uint64_t r = 0; r < rows.num_rows; ++r) {
-      dram_.stamp(rows.begin + r * rows.stride, rows.begin + r * rows.stride + rows.row_bytes);
-    }
-  }
+  dram_.stamp_rows(rows.begin, rows.stride, rows.num_rows, rows.row_bytes);
   shadows_.written(rows, dram_);
 }
 

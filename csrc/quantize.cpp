@@ -9,14 +9,19 @@ namespace npu {
 namespace {
 
 // Elements from which a second thread is worth its start.
-constexpr uint64_t kParallelElements = 12288;
+constexpr uint64_t kParallelElements = 16384;
+constexpr uint64_t kChunkElements = 4096;
+constexpr uint64_t kCacheLine = 64;
 
 }  // namespace
 
 template <class Body>
 void Machine::for_rows(uint32_t rows, uint64_t num_elements, const Body& body) {
-  if (num_elements >= kParallelElements) return pool_.run(static_cast<int>(rows), body);
-  for (uint32_t r = 0; r < rows; ++r) body(static_cast<int>(r), 0);
+  const uint64_t wanted = num_elements < kParallelElements ? 1 : num_elements / kChunkElements;
+  const int64_t chunks = static_cast<int64_t>(std::min<uint64_t>(rows, wanted));
+  pool_.run(static_cast<int>(chunks), [&](int chunk, int) {
+    for (int64_t r = chunk * int64_t{rows} / chunks; r < (chunk + 1) * int64_t{rows} / chunks; ++r) body(r);
+  });
 }
 
 void Machine::qact(const Instruction& in) {
@@ -38,7 +43,7 @@ void Machine::qact(const Instruction& in) {
   if (in.flags & kQactColumnScale) check_tmem(in.word[4], cols, "QACT column factors");
   if (in.flags & kQactRowScale) check_tmem(in.word[5], rows, "QACT row factors");
 
-  const auto quantize_row = [&](int row, int) {
+  const auto quantize_row = [&](int64_t row) {
     const uint32_t r = static_cast<uint32_t>(row);
     QuantizeJob job{};
     job.src = tmem() + source + r * stride;
@@ -89,9 +94,11 @@ void Machine::qst(const Instruction& in) {
   }
 
   dram_.tick();
+  const ElementGrid grid{target, rows, written, row_stride, element_stride};
+  prefetch_elements(grid);
   quantized_.resize(rows * cols);
   quantized_scales_.resize(size_t{rows} * num_blocks);
-  const auto quantize_row = [&](int row, int) {
+  const auto quantize_row = [&](int64_t row) {
     const uint64_t r = static_cast<uint64_t>(row);
     QuantizeJob job{};
     job.src = tmem() + source + r * stride;
@@ -103,12 +110,24 @@ void Machine::qst(const Instruction& in) {
     kernels_->quantize(job);
   };
   for_rows(rows, rows * cols, quantize_row);
-  store_elements({target, rows, written, row_stride, element_stride}, cols);
+  store_elements(grid, cols);
   for (uint64_t r = 0; r < rows; ++r) {
     std::memcpy(dram_.data() + scale_target + r * scales_per_row * 4, &quantized_scales_[r * num_blocks],
                 scales_per_row * 4);
   }
   wrote({scale_target, 0, 1, scale_end - scale_target});
+}
+
+// A column of V^T has each byte in a line of its own, and none of them is in a cache; the misses overlap the quantizer.
+void Machine::prefetch_elements(const ElementGrid& grid) const {
+  constexpr uint64_t kMaxLines = 512;
+  if (grid.rows > kMaxLines || grid.cols > kMaxLines) return;
+  const uint8_t* begin = dram_.data() + grid.begin;
+  if (grid.element_stride >= kCacheLine) {
+    for (uint64_t c = 0; c < grid.cols; ++c) __builtin_prefetch(begin + c * grid.element_stride, 1);
+  } else {
+    for (uint64_t r = 0; r < grid.rows; ++r) __builtin_prefetch(begin + r * grid.row_stride, 1);
+  }
 }
 
 void Machine::store_elements(const ElementGrid& grid, uint64_t source_stride) {

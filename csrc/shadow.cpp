@@ -191,20 +191,21 @@ void ShadowStore::apply_data(const WrittenRows& rows, const Dram& dram, Matrix& 
     return;
   }
   const int64_t depth = static_cast<int64_t>(depth_);
+  const int64_t group_bytes = matrix.layout.group_bytes();
   const int64_t kept = (int64_t{key.num_blocks} - 1) * depth + matrix.layout.last_columns;
-  for (int64_t q = begin_quad; q < end_quad; ++q) {
-    const int64_t column = q * 4;
+  for (int64_t column = begin_quad * 4; column < end_column; column += 4) {
+    const uint8_t* source = dram.data() + key.data + column;
+    uint8_t* target = matrix.packed + column / depth * matrix.layout.block_bytes() + kScaleBytes + column % depth * kGroup;
     for (int64_t n = begin_row; n < end_row; ++n) {
       uint32_t quad;
-      std::memcpy(&quad, dram.data() + key.data + n * stride + column, sizeof quad);
+      std::memcpy(&quad, source + n * stride, sizeof quad);
       if (column >= kept) {
         if (quad == 0) continue;
         matrix.stale = true;
         return;
       }
       quad ^= 0x80808080;
-      uint8_t* block = packed_block(matrix, static_cast<uint64_t>(n), static_cast<uint64_t>(column / depth));
-      std::memcpy(block + kScaleBytes + column % depth * kGroup + n % kGroup * 4, &quad, sizeof quad);
+      std::memcpy(target + n / kGroup * group_bytes + n % kGroup * 4, &quad, sizeof quad);
     }
   }
 }

@@ -72,7 +72,10 @@ NPU_INLINE unsigned mask_bits(M m) { return m; }
 NPU_INLINE I max(I a, I b) { return (I)_mm512_max_epi32((__m512i)a, (__m512i)b); }
 NPU_INLINE I min(I a, I b) { return (I)_mm512_min_epi32((__m512i)a, (__m512i)b); }
 NPU_INLINE F to_float(I x) { return (F)_mm512_cvtepi32_ps((__m512i)x); }
-NPU_INLINE void store_bytes(int8_t* p, I x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8((__m512i)x)); }
+NPU_INLINE void store_bytes(int8_t* p, I x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8((__m512i)x));
+}
+NPU_INLINE int32_t max_lane(I x) { return _mm512_reduce_max_epi32((__m512i)x); }
 
 #else
 
@@ -109,6 +112,11 @@ NPU_INLINE I min(I a, I b) { return select(less(a, b), a, b); }
 NPU_INLINE F to_float(I x) { return __builtin_convertvector(x, F); }
 NPU_INLINE void store_bytes(int8_t* p, I x) {
   for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(x[i]);
+}
+NPU_INLINE int32_t max_lane(I x) {
+  int32_t result = x[0];
+  for (int i = 1; i < kLanes; ++i) result = x[i] > result ? x[i] : result;
+  return result;
 }
 
 #endif

@@ -129,13 +129,7 @@ NPU_INLINE int32_t row_max_key(const uint32_t* a, int64_t cols) {
     for (int i = 0; i < kLanes; ++i) lane[i] = i;
     best = max(best, order_key(bits(flush(select(less(lane, splat(static_cast<int32_t>(cols - c))), x, end)))));
   }
-#if defined(__AVX512F__)
-  return _mm512_reduce_max_epi32((__m512i)best);
-#else
-  int32_t result = best[0];
-  for (int i = 1; i < kLanes; ++i) result = best[i] > result ? best[i] : result;
-  return result;
-#endif
+  return max_lane(best);
 }
 
 NPU_INLINE uint32_t key_bits(int32_t key) { return static_cast<uint32_t>(key ^ ((key >> 31) & kMagnitude)); }
