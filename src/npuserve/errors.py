@@ -11,6 +11,7 @@ NpuserveError
 ├── MachineFault                an instruction broke a rule while it ran
 ├── DeviceError                 the accelerator failed
 │   └── DeviceUnavailableError  it cannot be opened at all
+├── PageStoreError              saved contexts cannot be read or written; serving goes on without
 ├── RequestError                the client's request is wrong (400)
 │   └── ContextLengthError      prompt longer than the context
 └── OverloadedError             the queue is full or the server is stopping (503)
@@ -69,6 +70,10 @@ class DeviceError(NpuserveError):
 
 class DeviceUnavailableError(DeviceError):
     """The accelerator, its driver or the native simulator is not there."""
+
+
+class PageStoreError(NpuserveError):
+    """A tier of saved contexts cannot be opened, read or written."""
 
 
 class RequestError(NpuserveError):
