@@ -5,7 +5,7 @@ Plain data from the standard library; every layer above may import it, and it im
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 # A context is kept in pages of this many tokens.
 PAGE_TOKENS = 64
@@ -64,6 +64,29 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
 
 
+class Constraint(Protocol):
+    """Which tokens may follow in one sequence; asked once before each token and told each one after it was chosen."""
+
+    def allowed(self) -> bytes | None:
+        """One bit per token, that of token i in byte i // 8 at place i % 8; None when every token is allowed.
+
+        Raises DeviceError when the constraint can no longer be kept: the request must fail, never go on without it.
+        """
+
+    def accept(self, token: int) -> None:
+        """Go past `token`; returns at once, the work that the next `allowed` needs is done meanwhile."""
+
+
+class TokenLogprob(NamedTuple):
+    """Natural log of the probability that the model gave a token, before bias, penalties, temperature and filters.
+
+    `top` lists the most likely tokens in its place as (token, logprob), highest first.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One accepted request: token ids in, token ids out. Text, templates and stop strings stay outside.
@@ -71,6 +94,8 @@ class Request:
     `stop_token_ids` of the sampling parameters already hold the model's end-of-turn ids (unless the client
     asked to ignore them). `arrival_s` is monotonic time, and so is `deadline_s`, at which it is cancelled in whatever
     phase it is. Contexts are reused between requests of one `cache_salt` only.
+    `num_logprobs` asks for the log probability of each generated token and of that many most likely ones, with
+    `prompt_logprobs` of those of the prompt too, which is then computed afresh. A `constraint` serves one request only.
     """
 
     id: str
@@ -79,6 +104,9 @@ class Request:
     arrival_s: float = 0.0
     cache_salt: str = ""
     deadline_s: float | None = None
+    num_logprobs: int | None = None
+    prompt_logprobs: bool = False
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +124,9 @@ class Event:
 
     `token_ids` are newly generated tokens (a stop token is not among them). `error` is a sentence for the
     client, set with FinishReason.FAILED and with a cancel that was not the client's. `cache_source` is what gave most
-    of the `num_cached_tokens` that the prompt did not cost, None without any.
+    of the `num_cached_tokens` that the prompt did not cost, None without any. Where they were asked for, `logprobs`
+    has an entry for each of `token_ids` and one for the stop token; `prompt_logprobs`, in the first of these events,
+    one for each prompt token but the first.
     """
 
     request_id: str
@@ -107,3 +137,5 @@ class Event:
     num_cached_tokens: int = 0
     cache_source: CacheSource | None = None
     timings: Timings = field(default_factory=Timings)
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()

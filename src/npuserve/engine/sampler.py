@@ -28,38 +28,50 @@ class Sampler:
             params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         )
 
-    def sample(self, logits: NDArray[np.float32], tokens: Sequence[int]) -> int:
+    def sample(self, logits: NDArray[np.float32], tokens: Sequence[int], allowed: bytes | None = None) -> int:
         """The token that follows `tokens` (prompt, then generated), given finite `logits` [vocab].
 
         Order: logit bias, repetition penalty, presence and frequency penalty (each result rounded to float32),
-        ban of stop tokens before `min_tokens`; temperature 0 takes the highest logit. Otherwise the `top_k`
-        highest, temperature, softmax, min_p, top_p, and the draw of (seed, len(tokens)). Equal logits rank by
-        token id, lowest first. `logits` is left as it was. Raises DeviceError when the logits are not finite.
+        only tokens whose bit in `allowed` is set (see Constraint), ban of stop tokens before `min_tokens` unless
+        nothing else is allowed; temperature 0 takes the highest logit. Otherwise the `top_k` highest, temperature,
+        softmax, min_p, top_p, and the draw of (seed, len(tokens)). Equal logits rank by token id, lowest first.
+        `logits` is left as it was. Raises DeviceError when the logits are not finite or no token is left.
         """
         if not (np.isfinite(logits.min()) and np.isfinite(logits.max())):
             raise DeviceError(f"the device gave logits that are not finite at position {len(tokens)}")
         with np.errstate(over="ignore"):
-            adjusted = self._adjust(logits, tokens)
+            adjusted = self._adjust(logits, tokens, allowed)
             greedy = self._params.temperature == 0.0
             ids = adjusted.argmax(axis=0, keepdims=True) if greedy else top_ids(adjusted, self._params.top_k)
-            if not np.isfinite(adjusted[ids[0]]):
+            if not (len(ids) and np.isfinite(adjusted[ids[0]])):
                 raise DeviceError(f"bias, penalties and min_tokens leave no token to choose at position {len(tokens)}")
             return int(ids[0 if greedy else self._draw(adjusted[ids], len(tokens))])
 
-    def _adjust(self, logits: NDArray[np.float32], tokens: Sequence[int]) -> NDArray[np.float32]:
+    def _adjust(self, logits: NDArray[np.float32], tokens: Sequence[int], allowed: bytes | None) -> NDArray[np.float32]:
         """Logits after bias, penalties and bans: a copy when anything changes."""
         params = self._params
         bans = len(tokens) - self._num_prompt_tokens < params.min_tokens and len(self._stop_ids) > 0
-        if not (bans or self._has_penalty or len(self._bias_ids)):
+        if not (bans or self._has_penalty or len(self._bias_ids) or allowed is not None):
             return logits
         adjusted = logits.copy()
         adjusted[self._bias_ids] += self._biases
         if self._has_penalty:
             self._penalize(adjusted, tokens)
+        if allowed is not None:
+            bits = np.unpackbits(np.frombuffer(allowed, np.uint8), count=len(adjusted), bitorder="little")
+            np.copyto(adjusted, -np.inf, where=bits == 0)
         if bans:
-            # Clients may name stop tokens that the model does not have.
-            adjusted[self._stop_ids[self._stop_ids < len(adjusted)]] = -np.inf
+            self._ban_stops(adjusted, constrained=allowed is not None)
         return adjusted
+
+    def _ban_stops(self, adjusted: NDArray[np.float32], *, constrained: bool) -> None:
+        """Take the stop tokens away, but not where a constraint leaves nothing else: what is complete must end."""
+        # Clients may name stop tokens that the model does not have.
+        stop_ids = self._stop_ids[self._stop_ids < len(adjusted)]
+        kept = adjusted[stop_ids]
+        adjusted[stop_ids] = -np.inf
+        if constrained and not np.isfinite(adjusted.max()):
+            adjusted[stop_ids] = kept
 
     def _penalize(self, adjusted: NDArray[np.float32], tokens: Sequence[int]) -> None:
         """Apply CTRL's repetition penalty (arXiv 1909.05858) and OpenAI's two penalties to the tokens seen."""
@@ -87,8 +99,8 @@ class Sampler:
 def top_ids(logits: NDArray[np.float32], top_k: int) -> NDArray[np.int64]:
     """Ids of the `top_k` highest of `logits` [vocab] (64 at most), highest first, the lower id first among equals.
 
-    Exact: `top_k` disjoint blocks have a maximum of at least the bound, so the top_k highest logits are all at
-    or above it, and few others are.
+    Tokens of logit -inf are left out. Exact: `top_k` disjoint blocks have a maximum of at least the bound, so the
+    top_k highest logits are all at or above it, and few others are.
     """
     count = min(top_k, MAX_CANDIDATES, len(logits))
     num_blocks = len(logits) // _BLOCK
@@ -97,6 +109,7 @@ def top_ids(logits: NDArray[np.float32], top_k: int) -> NDArray[np.int64]:
         # Blocks are columns of a [64, num_blocks] view: a maximum over rows runs along memory.
         maxima = logits[: num_blocks * _BLOCK].reshape(_BLOCK, num_blocks).max(axis=0)
     bound = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
-    ids = np.flatnonzero(logits >= bound)
+    # Fewer than `top_k` are possible at all: the others would only be sorted in vain.
+    ids = np.flatnonzero(logits > bound) if bound == -np.inf else np.flatnonzero(logits >= bound)
     order = np.argsort(-logits[ids], kind="stable")
     return ids[order[:count]]

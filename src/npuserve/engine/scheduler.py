@@ -171,7 +171,15 @@ class Scheduler:
         sequence.tokens.append(token)
         if sequence.num_generated >= sampling.max_tokens or len(sequence.tokens) >= self._context_length:
             return self._end(sequence, FinishReason.LENGTH, now_s, token_ids=(token,))
-        return Event(sequence.id, (token,), num_cached_tokens=sequence.num_cached, timings=_NO_TIMINGS)
+        logprobs, prompt_logprobs = sequence.take_logprobs()
+        return Event(
+            sequence.id,
+            (token,),
+            num_cached_tokens=sequence.num_cached,
+            timings=_NO_TIMINGS,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
 
     def _end(
         self,
@@ -192,6 +200,7 @@ class Scheduler:
             self._running.remove(sequence)
             warm = sequence.tokens[: sequence.num_computed]
             self._slots.release(sequence.slot, warm, sequence.request.cache_salt)
+        logprobs, prompt_logprobs = sequence.take_logprobs()
         return Event(
             sequence.id,
             token_ids,
@@ -200,4 +209,6 @@ class Scheduler:
             error,
             num_cached_tokens=sequence.num_cached,
             timings=sequence.timings(now_s),
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )

@@ -1,6 +1,6 @@
 """One request while the engine works on it."""
 
-from npuserve.core import FinishReason, Request, Row, Timings
+from npuserve.core import FinishReason, Request, Row, Timings, TokenLogprob
 from npuserve.engine.sampler import Sampler
 
 
@@ -21,6 +21,8 @@ class Sequence:
         self.finish: FinishReason | None = None
         self.admitted_s: float | None = None
         self.first_token_s: float | None = None
+        self._logprobs: list[TokenLogprob] = []
+        self._prompt_logprobs: list[TokenLogprob] = []
 
     @property
     def id(self) -> str:
@@ -36,16 +38,30 @@ class Sequence:
         return len(self.tokens) - self.num_computed
 
     def admit(self, slot: int, num_cached: int, now_s: float) -> None:
-        """Take `slot`, which holds the first `num_cached` tokens already."""
+        """Take `slot`, which holds the first `num_cached` tokens already; prompt logprobs need all rows anew."""
+        if self.request.prompt_logprobs:
+            num_cached = 0
         self.slot = slot
         self.num_computed = self.num_cached = num_cached
         self.admitted_s = now_s
 
     def next_rows(self, count: int) -> list[Row]:
-        """Rows of the next `count` pending tokens; the last of all pending ones wants logits."""
+        """Rows of the next `count` pending tokens; the last of all pending ones wants logits, or all of a prompt."""
         assert self.slot is not None, f"{self.id} has no slot"
         start, last = self.num_computed, len(self.tokens) - 1
-        return [Row(self.slot, at, self.tokens[at], at == last) for at in range(start, start + count)]
+        every = self.request.prompt_logprobs
+        return [Row(self.slot, at, self.tokens[at], every or at == last) for at in range(start, start + count)]
+
+    def note_logprob(self, logprob: TokenLogprob, *, prompt: bool = False) -> None:
+        """Keep `logprob` for the next event: that of the token to come or, with `prompt`, of the next prompt token."""
+        (self._prompt_logprobs if prompt else self._logprobs).append(logprob)
+
+    def take_logprobs(self) -> tuple[tuple[TokenLogprob, ...], tuple[TokenLogprob, ...]]:
+        """What was noted since the last call: of generated tokens, of prompt tokens."""
+        taken = tuple(self._logprobs), tuple(self._prompt_logprobs)
+        self._logprobs.clear()
+        self._prompt_logprobs.clear()
+        return taken
 
     def timings(self, now_s: float) -> Timings:
         """What it has cost until `now_s`, in which phase."""

@@ -178,3 +178,39 @@ def test_a_request_that_leaves_no_token_to_choose_is_told_so(temperature: float)
     params = SamplingParams(temperature, min_tokens=5, stop_token_ids=frozenset({0, 1}))
     with pytest.raises(DeviceError, match="leave no token to choose"):
         Sampler(params, 1).sample(np.zeros(2, dtype=np.float32), [1])
+
+
+def mask_of(tokens: set[int], vocab_size: int) -> bytes:
+    bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.uint8)
+    bits[sorted(tokens)] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+@given(st.integers(65, 500), st.integers(0, 1 << 30), st.sampled_from([0.0, 0.7, 5.0]), st.sampled_from([0.0, 0.5]))
+def test_only_allowed_tokens_are_chosen(vocab_size: int, seed: int, temperature: float, min_p: float) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=5, size=vocab_size).astype(np.float32)
+    allowed = set(rng.choice(vocab_size, size=int(rng.integers(1, 70)) % vocab_size or 1, replace=False).tolist())
+    params = SamplingParams(temperature=temperature, min_p=min_p, seed=seed, top_k=64)
+    token = Sampler(params, 1).sample(logits, [0], mask_of(allowed, vocab_size))
+    assert token in allowed
+    if temperature == 0.0:
+        assert token == max(allowed, key=lambda one: logits[one])
+
+
+def test_mask_shorter_than_the_logits_allows_nothing_beyond_it() -> None:
+    logits = np.arange(200, dtype=np.float32)
+    assert Sampler(SamplingParams(temperature=0.0), 1).sample(logits, [0], mask_of({3, 5}, 32)) == 5
+
+
+def test_empty_mask_leaves_no_token() -> None:
+    for temperature in (0.0, 1.0):
+        with pytest.raises(DeviceError, match="leave no token"):
+            Sampler(SamplingParams(temperature=temperature), 1).sample(np.ones(64, np.float32), [0], bytes(8))
+
+
+def test_min_tokens_cannot_keep_a_complete_reply_from_ending() -> None:
+    params = SamplingParams(temperature=0.0, min_tokens=5, stop_token_ids=frozenset({2}))
+    logits = np.ones(64, np.float32)
+    assert Sampler(params, 1).sample(logits, [0], mask_of({2}, 64)) == 2
+    assert Sampler(params, 1).sample(logits, [0], mask_of({2, 9}, 64)) == 9
