@@ -14,6 +14,7 @@ from npuserve.engine.engine import Engine
 from npuserve.engine.settings import EngineSettings
 from npuserve.server.app import create_app
 from npuserve.server.event_router import EventRouter
+from npuserve.server.running import uvicorn_config
 from npuserve.server.sampling import SamplingDefaults
 from npuserve.server.state import ServedModel, ServerState
 from npuserve.text.chat_template import ChatTemplate
@@ -106,7 +107,7 @@ def null_state(
 def serving(state: ServerState, *, hosts: frozenset[str] | None = None) -> Iterator[Served]:
     """Serve `state` from a thread until the block ends."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(create_app(state, hosts=hosts), log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn_config(create_app(state, hosts=hosts))
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="server")
     thread.start()

@@ -16,7 +16,8 @@ class Option:
     """What is known of an option besides its name, type and default.
 
     `least` and `most` bound a number. `unbuilt` names a part that is not there yet: giving the option is refused
-    unless the value is one of `works_with`. `environment` is a variable that stands in for the flag.
+    unless the value is one of `works_with`. `environment` is a variable that stands in for the flag. A `repeated`
+    option may be given several times, each time with one value or several between commas.
     """
 
     group: str
@@ -28,6 +29,7 @@ class Option:
     unbuilt: str | None = None
     works_with: tuple[Any, ...] = ()
     environment: str | None = None
+    repeated: bool = False
 
 
 def _option(default: Any, group: str, text: str, **facts: Any) -> Any:
@@ -113,13 +115,45 @@ class ServeSettings:
 
     host: str = _option("127.0.0.1", _SERVER, "address to listen on", metavar="ADDR")
     port: int = _option(8000, _SERVER, "TCP port; 0 takes a free one", metavar="N", least=0, most=65535)
-    api_key: str | None = _option(
+    api_key: tuple[str, ...] | None = _option(
         None,
         _SERVER,
-        "require `Authorization: Bearer KEY` (default: $OTPU_API_KEY)",
+        "key that clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`; may be repeated"
+        " (default: $OTPU_API_KEY)",
         metavar="KEY",
-        unbuilt="asking clients for a key",
         environment="OTPU_API_KEY",
+        repeated=True,
+    )
+    api_key_file: str | None = _option(
+        None, _SERVER, "file of further keys, one a line; a line that begins with # is a comment", metavar="FILE"
+    )
+    share_cache: bool = _option(False, _SERVER, "let clients with different keys reuse each other's contexts")
+    tls_cert: str | None = _option(
+        None, _SERVER, "serve https with this certificate chain (PEM); needs --tls-key", metavar="FILE"
+    )
+    tls_key: str | None = _option(None, _SERVER, "private key of --tls-cert (PEM, not encrypted)", metavar="FILE")
+    cors_origin: tuple[str, ...] | None = _option(
+        None,
+        _SERVER,
+        "web origin whose pages may use the server, such as https://chat.example, or * for any; may be repeated",
+        metavar="ORIGIN",
+        repeated=True,
+    )
+    allow_host: tuple[str, ...] | None = _option(
+        None,
+        _SERVER,
+        "further Host that requests to a server on loopback may name (a reverse proxy's); may be repeated",
+        metavar="NAME",
+        repeated=True,
+    )
+    request_timeout: float = _option(
+        0.0, _SERVER, "seconds after which a request is ended wherever it is; 0 is never", metavar="SEC", least=0
+    )
+    grace: float = _option(
+        8.0, _SERVER, "seconds that running replies may take after SIGTERM", metavar="SEC", least=0, most=86400
+    )
+    metrics_names: str = _option(
+        "npuserve", _SERVER, "names in /metrics: our own, or vllm's as well", choices=("npuserve", "vllm")
     )
     log_level: str = _option(
         "warning", _SERVER, "least severe message to log", choices=("debug", "info", "warning", "error")
@@ -209,10 +243,13 @@ def check(settings: ServeSettings, given: Set[str]) -> None:
             raise ConfigError(f"{flag} {value} is not one of {', '.join(option.choices)}")
         if isinstance(value, int | float) and not _in_range(value, option):
             raise ConfigError(f"{flag} {value:g} is out of range; it must be {_range(option)}")
-        if value == "":
+        if value in ("", ()):
             raise ConfigError(f"{flag} is empty; give a value or leave it out")
         if setting.name in given and option.unbuilt and value not in option.works_with:
-            raise ConfigError(f"{_shown(flag, value, option)}: {option.unbuilt} is not available in this version yet")
+            raise ConfigError(f"{_shown(flag, value)}: {option.unbuilt} is not available in this version yet")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        given_flag, other = ("--tls-cert", "--tls-key") if settings.tls_key is None else ("--tls-key", "--tls-cert")
+        raise ConfigError(f"{given_flag} needs {other} as well")
 
 
 def _in_range(value: float, option: Option) -> bool:
@@ -223,7 +260,5 @@ def _range(option: Option) -> str:
     return f"{option.least:g} or more" if option.most is None else f"from {option.least:g} to {option.most:,.0f}"
 
 
-def _shown(flag: str, value: Any, option: Option) -> str:
-    if option.environment:  # a secret: not to be printed
-        return f"{flag} (or ${option.environment})"
+def _shown(flag: str, value: Any) -> str:
     return flag if isinstance(value, bool) else f"{flag} {value}"

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
     from npuserve.checkpoints.checkpoint import Checkpoint
     from npuserve.devices.base import Device
+    from npuserve.server.keys import KeyRing
     from npuserve.server.state import ServerState
+    from npuserve.server.tls import TlsFiles
 
 _INTERRUPTED = 130
 
@@ -40,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(settings: ServeSettings) -> None:
     from npuserve.server.listening import is_loopback, listen
 
-    if not is_loopback(settings.host):
+    keys, tls = _keys(settings), _tls(settings)
+    if not is_loopback(settings.host) and not keys:
         _tell(f"warning: listening on {settings.host} without an API key; anyone who reaches the port can use it")
     with listen(settings.host, settings.port) as listener:
         from npuserve.checkpoints.checkpoint import open_checkpoint
@@ -50,15 +54,38 @@ def _serve(settings: ServeSettings) -> None:
         path = ensure_checkpoint(settings.model, progress=Progress())
         checkpoint = open_checkpoint(path)
         name = settings.served_model_name or (path.resolve().name if path.is_dir() else checkpoint.name)
-        state, device = _load(settings, checkpoint, name)
+        state, device = _load(settings, checkpoint, name, keys)
         try:
-            _run(settings, state, listener)
+            _run(settings, state, listener, tls)
         finally:
             if state.engine.stop():
                 device.close()
 
 
-def _load(settings: ServeSettings, checkpoint: "Checkpoint", name: str) -> "tuple[ServerState, Device]":
+def _keys(settings: ServeSettings) -> "KeyRing":
+    """The keys of the flags (or the environment) and of the file."""
+    from npuserve.server.keys import KeyRing, check_keys, read_key_file
+
+    keys = list(settings.api_key or ())
+    if settings.api_key_file is not None:
+        keys += read_key_file(Path(settings.api_key_file).expanduser())
+    check_keys(keys)
+    return KeyRing(keys, share_cache=settings.share_cache)
+
+
+def _tls(settings: ServeSettings) -> "TlsFiles | None":
+    from npuserve.server.tls import TlsFiles
+
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    tls = TlsFiles(Path(settings.tls_cert).expanduser(), Path(settings.tls_key).expanduser())
+    tls.check()
+    return tls
+
+
+def _load(
+    settings: ServeSettings, checkpoint: "Checkpoint", name: str, keys: "KeyRing"
+) -> "tuple[ServerState, Device]":
     """Device and tokenizer side by side: both take a noticeable part of a second."""
     opening = _in_background(lambda: _open_device(settings, checkpoint))
     from npuserve.checkpoints.catalog import catalog
@@ -66,7 +93,7 @@ def _load(settings: ServeSettings, checkpoint: "Checkpoint", name: str) -> "tupl
     from npuserve.engine.settings import EngineSettings
     from npuserve.server.event_router import EventRouter
     from npuserve.server.served_model import served_model
-    from npuserve.server.state import ServerState
+    from npuserve.server.state import HttpSettings, ServerState
 
     tokenizer = checkpoint.tokenizer()
     device = opening.result()
@@ -86,7 +113,13 @@ def _load(settings: ServeSettings, checkpoint: "Checkpoint", name: str) -> "tupl
         mixed=settings.mixed,
         max_queue=settings.max_queue,
     )
-    return ServerState(model, Engine(device, schedule, router.deliver), router), device
+    http = HttpSettings(
+        cors_origins=frozenset(settings.cors_origin or ()),
+        request_timeout_s=settings.request_timeout,
+        grace_s=settings.grace,
+        vllm_metrics=settings.metrics_names == "vllm",
+    )
+    return ServerState(model, Engine(device, schedule, router.deliver), router, keys, http), device
 
 
 def _in_background(work: "Callable[[], Device]") -> "Future[Device]":
@@ -113,7 +146,7 @@ def _open_device(settings: ServeSettings, checkpoint: "Checkpoint") -> "Device":
     return open_isa_device(checkpoint, wanted, BuildProgress)
 
 
-def _run(settings: ServeSettings, state: "ServerState", listener: "socket.socket") -> None:
+def _run(settings: ServeSettings, state: "ServerState", listener: "socket.socket", tls: "TlsFiles | None") -> None:
     import logging
 
     from npuserve.server.listening import loopback_names
@@ -121,11 +154,13 @@ def _run(settings: ServeSettings, state: "ServerState", listener: "socket.socket
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     host, port = listener.getsockname()[:2]
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme = "http" if tls is None else "https"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     run(
         state,
         listener,
-        hosts=loopback_names(settings.host),
+        hosts=loopback_names(settings.host, settings.allow_host or ()),
+        tls=tls,
         access_log=settings.log_level in ("debug", "info"),
         on_listening=lambda: print(_banner(url, settings, state), flush=True),
     )

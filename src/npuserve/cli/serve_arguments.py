@@ -31,11 +31,19 @@ def parse_arguments(arguments: Sequence[str] | None, environment: Mapping[str, s
         variable = option_of(setting).environment
         if variable and setting.name not in texts and environment.get(variable):
             texts[setting.name] = environment[variable]
+        if option_of(setting).repeated and setting.name in texts:
+            texts[setting.name] = _separated(texts[setting.name])
     kinds = get_type_hints(ServeSettings)
     values = {name: _converted(name, text, kinds[name]) for name, text in texts.items()}
     settings = ServeSettings(**values)
     check(settings, values.keys())
     return settings
+
+
+def _separated(texts: str | list[str]) -> tuple[str, ...]:
+    """The values of an option that may be repeated, each text one value or several between commas."""
+    joined = texts if isinstance(texts, str) else ",".join(texts)
+    return tuple(value.strip() for value in joined.split(",") if value.strip())
 
 
 def _converted(name: str, text: Any, kind: type) -> Any:
@@ -78,7 +86,8 @@ def _add(group: argparse._ArgumentGroup, setting: "Field[Any]") -> None:
         group.add_argument(flag_of(setting), dest=setting.name, action="store_true", help=text)
     else:
         metavar = "|".join(option.choices) or option.metavar
-        group.add_argument(flag_of(setting), dest=setting.name, metavar=metavar, help=text)
+        action = "append" if option.repeated else "store"
+        group.add_argument(flag_of(setting), dest=setting.name, action=action, metavar=metavar, help=text)
 
 
 def _help(setting: "Field[Any]", option: Option) -> str:

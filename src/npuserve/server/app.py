@@ -16,6 +16,7 @@ from npuserve.errors import NpuserveError
 from npuserve.server.chat import chat_completions
 from npuserve.server.completions import completions
 from npuserve.server.errors import HttpError, error_response
+from npuserve.server.front import Access, Front
 from npuserve.server.model_routes import get_model, health, list_models
 from npuserve.server.sse import ClientGoneError
 from npuserve.server.state import ServerState
@@ -23,8 +24,6 @@ from npuserve.server.state import ServerState
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[Response]]
-
-MAX_HEADER_BYTES = 32 << 10
 
 ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/chat/completions": {"POST": chat_completions},
@@ -38,8 +37,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
 def create_app(state: ServerState, *, hosts: frozenset[str] | None = None) -> ASGIApp:
     """The application over `state`; starts its engine with the event loop and stops it after.
 
-    `hosts` are the host names that requests may address, None for any: a server bound to loopback gives its own
-    names, so that a web page whose name was pointed at 127.0.0.1 cannot use it.
+    `hosts` are the host names that requests may address, None for any; see Access.
     """
     app = Starlette(
         routes=[Route(path, _Endpoint(handlers)) for path, handlers in ROUTES.items()],
@@ -47,7 +45,7 @@ def create_app(state: ServerState, *, hosts: frozenset[str] | None = None) -> AS
         lifespan=_lifespan,
     )
     app.state.server = state
-    return _Front(app, hosts)
+    return Front(app, Access(state.keys, hosts, state.settings.cors_origins))
 
 
 @asynccontextmanager
@@ -61,7 +59,8 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def _unknown_path(request: Request, error: Exception) -> Response:
-    return error_response(HttpError(404, f"there is no {request.url.path[:200]} here", code="not_found"))
+    path = request.scope["path"]
+    return error_response(HttpError(404, f"there is no {path[:200]} here", code="not_found"), path)
 
 
 class _Endpoint:
@@ -80,10 +79,10 @@ class _Endpoint:
         except (ClientGoneError, ClientDisconnect):
             return
         except NpuserveError as error:
-            response = error_response(error)
+            response = error_response(error, request.scope["path"])
         except Exception as error:
             _log.exception("%s %s broke", request.method, request.url.path)
-            response = error_response(error)
+            response = error_response(error, request.scope["path"])
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -94,44 +93,3 @@ class _Endpoint:
             return Response(status_code=200 if request.method == "HEAD" else 204, headers={"Allow": self._allow})
         message = f"{request.method[:20]} is not a method of this path; it has {self._allow}"
         raise HttpError(405, message, code="method_not_allowed", headers={"Allow": self._allow})
-
-
-class _Front:
-    """What holds for every request before it has a route: header size, host, the trailing slash."""
-
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
-        self._app = app
-        self._hosts = hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                await error_response(refusal)(scope, receive, send)
-                return
-            path = scope["path"]
-            if path.endswith("/") and path != "/":
-                scope = {**scope, "path": path.rstrip("/") or "/"}
-        await self._app(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> HttpError | None:
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        size = sum(len(name) + len(value) for name, value in headers)
-        if size > MAX_HEADER_BYTES:
-            message = f"the headers have {size} bytes; at most {MAX_HEADER_BYTES} are taken"
-            return HttpError(431, message, code="headers_too_large")
-        if self._hosts is not None:
-            host = next((value.decode("latin-1") for name, value in headers if name == b"host"), None)
-            if host is not None and _host_name(host) not in self._hosts:
-                message = (
-                    "this server is bound to loopback and does not answer to that Host; use 127.0.0.1 or localhost"
-                )
-                return HttpError(403, message, code="host_not_allowed")
-        return None
-
-
-def _host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0][1:].lower()
-    return host.partition(":")[0].lower()

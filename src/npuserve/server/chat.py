@@ -11,6 +11,7 @@ from npuserve.server.body import read_object
 from npuserve.server.fields import STRING, Integer, Kind
 from npuserve.server.frames import ChatFrames
 from npuserve.server.generation import encoded, make_choice, respond
+from npuserve.server.keys import cache_salt_of
 from npuserve.server.messages import read_messages
 from npuserve.server.reply import Reply
 from npuserve.server.sampling import read_generation
@@ -40,7 +41,7 @@ async def chat_completions(request: Request) -> Response:
     size = sum(len(message["content"]) for message in messages)
     prompt_ids = await encoded(model, size, lambda: _encode(model, messages, switches))
     choice = make_choice(model, generation, 0, prompt_ids, chat=True)
-    reply = Reply(state.engine, state.router, "chatcmpl", [choice], generation.cache_salt)
+    reply = Reply(state.engine, state.router, "chatcmpl", [choice], cache_salt_of(request, generation.cache_salt))
     frames = ChatFrames(reply, model.name, include_usage=generation.include_usage)
     return await respond(request, reply, frames, stream=generation.stream)
 

@@ -12,6 +12,7 @@ from npuserve.server.body import read_object
 from npuserve.server.fields import BOOLEAN, STRING, Integer, Kind
 from npuserve.server.frames import CompletionFrames
 from npuserve.server.generation import encoded, make_choice, respond
+from npuserve.server.keys import cache_salt_of
 from npuserve.server.reply import Choice, Reply
 from npuserve.server.sampling import Generation, read_generation
 from npuserve.server.state import ServedModel, ServerState
@@ -42,7 +43,7 @@ async def completions(request: Request) -> Response:
     prompts = read_prompts(body, model)
     refuse_unbuilt(body, chat=False)
     choices = [await _choice(model, generation, index, prompt, echo=echo) for index, prompt in enumerate(prompts)]
-    reply = Reply(state.engine, state.router, "cmpl", choices, generation.cache_salt)
+    reply = Reply(state.engine, state.router, "cmpl", choices, cache_salt_of(request, generation.cache_salt))
     frames = CompletionFrames(reply, model.name, include_usage=generation.include_usage)
     return await respond(request, reply, frames, stream=generation.stream)
 

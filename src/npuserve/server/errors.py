@@ -1,4 +1,4 @@
-"""Our errors as HTTP: a status, the OpenAI error object, headers."""
+"""Our errors as HTTP: a status, the error object of OpenAI or Anthropic, headers."""
 
 from dataclasses import dataclass
 
@@ -58,6 +58,18 @@ def _told(error: BaseException) -> _Told:
             )
 
 
+# Anthropic's word for the kind of an error, by status; its clients choose their exception by the status.
+_MESSAGES_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+}
+MESSAGES_PATH = "/v1/messages"
+
+
 def error_json(error: BaseException) -> bytes:
     """`{"error": {message, type, param, code}}`, the body of a reply or the data of a last event."""
     told = _told(error)
@@ -65,9 +77,19 @@ def error_json(error: BaseException) -> bytes:
     return msgspec.json.encode(ErrorBody(error=detail))
 
 
-def error_response(error: BaseException) -> Response:
-    """The whole reply to a request that failed before its first byte."""
+def messages_error_json(error: BaseException) -> bytes:
+    """The same in the words of Anthropic's API; the path of the wrong field goes before the message."""
+    told = _told(error)
+    kind = _MESSAGES_KINDS.get(told.status, "invalid_request_error" if told.status < 500 else "api_error")
+    named = told.param is None or told.param in told.message
+    message = told.message if named else f"{told.param}: {told.message}"
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
+
+
+def error_response(error: BaseException, path: str = "") -> Response:
+    """The whole reply to a request for `path` that failed before its first byte."""
     headers = dict(error.headers) if isinstance(error, HttpError) else {}
     if isinstance(error, OverloadedError):
         headers["Retry-After"] = str(error.retry_after_s)
-    return Response(error_json(error), _told(error).status, headers, "application/json")
+    body = messages_error_json(error) if path.startswith(MESSAGES_PATH) else error_json(error)
+    return Response(body, _told(error).status, headers, "application/json")

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from npuserve.server.errors import error_json
 from npuserve.server.reply import Choice, Delta, Reply
 from npuserve.server.usage import timings_of, usage_of
 from npuserve.server.wire import ChatChoice, ChatCompletion, ChatMessage, Completion, CompletionChoice
@@ -21,6 +22,9 @@ class Frames(Protocol):
 
     def closing(self, choices: Sequence[Choice]) -> bytes:
         """The events after the last delta."""
+
+    def error(self, error: BaseException) -> bytes:
+        """The last event of a reply that broke after its first byte."""
 
     def whole(self, choices: Sequence[Choice], texts: Sequence[str]) -> bytes:
         """The unstreamed reply."""
@@ -54,6 +58,9 @@ class _Chunks:
         if not self._include_usage:
             return DONE
         return self._head + b'],"usage":' + _encode(usage_of(choices)) + b"}\n\n" + DONE
+
+    def error(self, error: BaseException) -> bytes:
+        return b"data: " + error_json(error) + b"\n\n"
 
 
 class ChatFrames(_Chunks):

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+from collections.abc import Iterable
 
 from npuserve.errors import AddressError
 
@@ -36,6 +37,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def loopback_names(host: str) -> frozenset[str] | None:
+def loopback_names(host: str, further: Iterable[str] = ()) -> frozenset[str] | None:
     """Host names that requests to a loopback server may carry; None when it is bound elsewhere."""
-    return _LOOPBACK_NAMES | {host.lower()} if is_loopback(host) else None
+    if not is_loopback(host):
+        return None
+    return _LOOPBACK_NAMES | {host.lower(), *(name.lower() for name in further)}

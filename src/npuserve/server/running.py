@@ -7,13 +7,31 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from npuserve.server.app import create_app
+from npuserve.server.connection import Connection
 from npuserve.server.state import ServerState
+from npuserve.server.tls import TlsFiles
 
-# Running replies may take this long after the first signal; container runtimes kill after 10 s.
-GRACE_S = 8.0
 _FLUSH_S = 2
+
+
+def uvicorn_config(app: ASGIApp, *, tls: TlsFiles | None = None, access_log: bool = False) -> uvicorn.Config:
+    """How uvicorn serves `app`: no websockets, no trust in forwarding headers, bounded requests."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        log_config=None,
+        access_log=access_log,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=_FLUSH_S,
+        ssl_certfile=tls.cert if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+    )
 
 
 def run(
@@ -21,21 +39,12 @@ def run(
     listener: socket.socket,
     *,
     hosts: frozenset[str] | None = None,
+    tls: TlsFiles | None = None,
     access_log: bool = False,
     on_listening: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve `state` on `listener` from the main thread until SIGINT or SIGTERM; a second one exits at once."""
-    config = uvicorn.Config(
-        create_app(state, hosts=hosts),
-        log_config=None,
-        access_log=access_log,
-        ws="none",
-        proxy_headers=False,
-        server_header=False,
-        h11_max_incomplete_event_size=64 << 10,
-        timeout_keep_alive=60,
-        timeout_graceful_shutdown=_FLUSH_S,
-    )
+    config = uvicorn_config(create_app(state, hosts=hosts), tls=tls, access_log=access_log)
     _Server(config, state, on_listening).run(sockets=[listener])
 
 
@@ -71,6 +80,6 @@ class _Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         try:
-            await asyncio.to_thread(self._state.engine.stop, GRACE_S)
+            await asyncio.to_thread(self._state.engine.stop, self._state.settings.grace_s)
         finally:
             self.should_exit = True

@@ -10,10 +10,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from npuserve.errors import NpuserveError
-from npuserve.server.errors import error_json
+from npuserve.server.errors import HttpError
 from npuserve.server.event_router import Inbox
 from npuserve.server.frames import Frames
+from npuserve.server.keys import owner_of
 from npuserve.server.reply import Reply
+from npuserve.server.state import ServerState
 
 _log = logging.getLogger(__name__)
 
@@ -46,16 +48,42 @@ def watched(receive: Receive, inbox: Inbox) -> Iterator[None]:
         task.cancel()
 
 
+class RequestTimeoutError(HttpError):
+    """The request took longer than the server gives any."""
+
+    def __init__(self, timeout_s: float) -> None:
+        message = f"the reply was not complete after {timeout_s:g} s, which is the most that this server gives one"
+        super().__init__(408, message, code="request_timeout")
+
+
+@contextmanager
+def attended(request: Request, reply: Reply) -> Iterator[None]:
+    """A started reply that others can find and that ends in time; closed when the block ends.
+
+    Fails the reply's inbox with ClientGoneError when the client leaves, RequestTimeoutError at the deadline.
+    """
+    state: ServerState = request.app.state.server
+    timeout_s = state.settings.request_timeout_s
+    deadline: asyncio.TimerHandle | None = None
+    try:
+        if timeout_s:
+            error = RequestTimeoutError(timeout_s)
+            deadline = asyncio.get_running_loop().call_later(timeout_s, reply.inbox.fail, error)
+        with state.live.listed(owner_of(request), reply.id, reply), watched(request.receive, reply.inbox):
+            yield
+    finally:
+        if deadline is not None:
+            deadline.cancel()
+        reply.close()
+
+
 async def whole_reply(request: Request, reply: Reply, frames: Frames) -> Response:
     """Run `reply` to its end and send it in one piece. Raises ClientGoneError, or what the engine failed with."""
     texts: dict[int, list[str]] = {choice.index: [] for choice in reply.choices}
-    try:
-        with watched(request.receive, reply.inbox):
-            async for deltas in reply.deltas():
-                for delta in deltas:
-                    texts[delta.choice].append(delta.text)
-    finally:
-        reply.close()
+    with attended(request, reply):
+        async for deltas in reply.deltas():
+            for delta in deltas:
+                texts[delta.choice].append(delta.text)
     body = frames.whole(reply.choices, ["".join(texts[choice.index]) for choice in reply.choices])
     return Response(body, media_type="application/json")
 
@@ -82,9 +110,9 @@ class EventStream(Response):
             beat = loop.call_later(HEARTBEAT_S, heartbeat)
 
         try:
-            beat = loop.call_later(HEARTBEAT_S, heartbeat)
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            with watched(receive, reply.inbox):
+            with attended(Request(scope, receive), reply):
+                beat = loop.call_later(HEARTBEAT_S, heartbeat)
+                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 last = await self._send_deltas(send)
             await send({"type": "http.response.body", "body": last})
         except ClientGoneError:
@@ -92,7 +120,6 @@ class EventStream(Response):
         finally:
             if beat is not None:
                 beat.cancel()
-            reply.close()
 
     async def _send_deltas(self, send: Send) -> bytes:
         """Send all but the last bytes, which are returned: what closes the stream, or the error that broke it."""
@@ -105,10 +132,10 @@ class EventStream(Response):
                     return body + frames.closing(reply.choices)
                 await send({"type": "http.response.body", "body": body or _HEARTBEAT, "more_body": True})
         except NpuserveError as error:
-            return b"data: " + error_json(error) + b"\n\n"
+            return frames.error(error)
         except ClientGoneError:
             raise
         except Exception as error:
             _log.exception("reply %s broke", reply.id)
-            return b"data: " + error_json(error) + b"\n\n"
+            return frames.error(error)
         return frames.closing(reply.choices)

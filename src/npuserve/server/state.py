@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from npuserve.engine.engine import Engine
 from npuserve.server.event_router import EventRouter
+from npuserve.server.keys import KeyRing
+from npuserve.server.live_replies import LiveReplies
 from npuserve.server.sampling import SamplingDefaults
 from npuserve.text.chat_template import ChatTemplate
 from npuserve.text.tokenizer import Tokenizer
@@ -29,6 +31,20 @@ class ServedModel:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """How the server meets its clients.
+
+    A request is ended `request_timeout_s` after its reply began, never for 0. `grace_s` is what running replies may
+    take once the server was told to stop. `vllm_metrics` adds vLLM's names to /metrics.
+    """
+
+    cors_origins: frozenset[str] = frozenset()
+    request_timeout_s: float = 0.0
+    grace_s: float = 8.0
+    vllm_metrics: bool = False
+
+
 @dataclass(slots=True)
 class ServerState:
     """Shared by all requests; belongs to the event loop."""
@@ -36,4 +52,7 @@ class ServerState:
     model: ServedModel
     engine: Engine
     router: EventRouter
+    keys: KeyRing = field(default_factory=KeyRing)
+    settings: HttpSettings = field(default_factory=HttpSettings)
+    live: LiveReplies = field(default_factory=LiveReplies)
     stopping: bool = False

@@ -1,0 +1,103 @@
+"""One client's connection: bounds on what comes before a request has a route, and refusals that are JSON."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from npuserve.server.errors import HttpError, error_json
+
+# A little more than the headers may have: those that are only a little too long get their refusal by name.
+_MAX_HEAD_BYTES = 64 << 10
+HEAD_TIMEOUT_S = 30.0
+
+
+class Connection(HttpToolsProtocol):
+    """A request's head must come in time and be of bounded size; what is no HTTP is told so in JSON.
+
+    A client that ends its side before its request is complete gets a 400; one that does so after it has left.
+    """
+
+    _num_head_bytes = 0
+    _in_head = True
+    _in_message = False
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._num_head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._num_head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            message = f"the headers have more than {_MAX_HEAD_BYTES} bytes; at most 32768 are taken"
+            self._refuse(HttpError(431, message, code="headers_too_large"))
+
+    def eof_received(self) -> None:
+        head_begun = self._in_head and self._num_head_bytes > 0
+        if (head_begun or self._in_message) and not self._replying and not self.transport.is_closing():
+            self._refuse(HttpError(400, "the request ended before it was complete", code="incomplete_request"))
+        super().eof_received()
+
+    def on_message_begin(self) -> None:
+        self._in_message = True
+        if not self._in_head:  # a further request on this connection
+            self._num_head_bytes = 1
+            self._await_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Replaces uvicorn's plain text."""
+        if self._replying:
+            self.transport.close()  # bytes of another reply cannot be put into the middle of one
+        else:
+            self._refuse(HttpError(400, "this is not a valid HTTP request", code="invalid_http"))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: any client could fill the log with it."""
+
+    @property
+    def _replying(self) -> bool:
+        cycle: Any = self.cycle
+        return cycle is not None and cycle.response_started and not cycle.response_complete
+
+    def _await_head(self) -> None:
+        self._in_head = True
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._replying or self.transport.is_closing():
+            return
+        if not self._num_head_bytes:
+            self.transport.close()
+            return
+        message = f"the headers were not complete after {HEAD_TIMEOUT_S:g} s"
+        self._refuse(HttpError(408, message, code="request_timeout"))
+
+    def _refuse(self, error: HttpError) -> None:
+        body = error_json(error)
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[error.status] + head + body)
+        self.transport.close()
