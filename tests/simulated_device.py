@@ -11,6 +11,7 @@ from npuserve.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from npuserve.core import Row
 from npuserve.devices.otpu import OtpuDevice
 from npuserve.isa.machine import WIDE, MachineConfig
+from npuserve.models.facts import ModelFacts
 from npuserve.models.registry import model_facts
 from npuserve.program.dram import DramLayout
 from npuserve.program.geometry import Geometry
@@ -55,13 +56,14 @@ def simulate(
     max_rows: int | None = None,
     image: Path | None = None,
     key: str = "test",
+    facts: ModelFacts | None = None,
 ) -> Simulated:
     """Build the image beside the checkpoint (or at `image`) unless one with this key is there; open a device on it.
 
-    `kind` is reference or native; None takes the native machine where it is built.
+    `kind` is reference or native; None takes the native machine where it is built. `facts` replace the checkpoint's.
     """
     checkpoint = open_checkpoint(path)
-    facts = model_facts(checkpoint.config)
+    facts = facts or model_facts(checkpoint.config)
     geometry = Geometry(facts, capacity)
     dram = DramLayout(geometry, num_slots, max_rows or most_rows(geometry, machine))
     file = image or path / "device.img"

@@ -5,7 +5,8 @@ group, codes to nearest even; the result is codes * scale, and a group of zeros 
 the first element, and the last one may be shorter.
 
     embedding        exact
-    weights          Q of every linear layer and of the head, groups of 128 along the inputs
+    weights          Q of every linear layer and of the head, groups of 128 along the inputs; in fp32, with the scale
+                     amax * f32(1/127), and q's rows (where there is no head norm) times f32(log2(e) / sqrt(head_dim))
     norms            RMS norm with its weight, then Q in groups of 128 (both norms of a layer and the last one)
     q, k             after bias, head norm and rotation: Q in groups of 128 within each head
     v                after bias: Q of each token's head as one group
@@ -14,8 +15,9 @@ the first element, and the last one may be shorter.
     attention        all heads side by side: Q in groups of 128
     activation       silu(gate) * up: Q in groups of 128
 
-Everything else is float64, so that what remains between this and the device is fp32 rounding, and the few codes
-that it tips over.
+Everything else is float64, so that what remains between this and the device is fp32 rounding, and the codes that it
+tips over. In a deep model one such code is enough to change most later ones: two runs of this emulation that differ
+by 1e-7 at the embedding (`noise`) drift as far apart, which is the measure for how near a device can come.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -72,11 +74,24 @@ def _codes(values: Array, group: int | None) -> tuple[Array, Array]:
     return np.rint(grouped / np.where(scales == 0, 1, scales)), scales
 
 
+def _weights_in_int8(weights: NDArray[np.float32]) -> Array:
+    """Q of the last axis in groups of 128, fp32 like the image builder, so that the codes are the same."""
+    rows, columns = weights.shape
+    grouped = np.pad(weights, ((0, 0), (0, -columns % GROUP))).reshape(rows, -1, GROUP)
+    scales = np.abs(grouped).max(axis=2, keepdims=True) * np.float32(1 / 127)
+    codes = np.rint(grouped / np.where(scales == 0, np.float32(1), scales)).astype(np.float64)
+    values: Array = (codes * scales).reshape(rows, -1)[:, :columns]
+    return values
+
+
 class Emulation:
     """One checkpoint; weights are read and rounded once."""
 
-    def __init__(self, checkpoint: Checkpoint, facts: ModelFacts, rounding: Rounding | None = None) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, facts: ModelFacts, rounding: Rounding | None = None, *, noise: float = 0.0
+    ) -> None:
         self.facts, self.rounding = facts, rounding or Rounding()
+        self.noise = noise
         self._checkpoint = checkpoint
         self._weights: dict[str, Array] = {}
 
@@ -88,6 +103,7 @@ class Emulation:
         """The last layer's output after the last norm, [tokens, hidden_size]."""
         facts = self.facts
         hidden = self._vector(facts.embedding)[token_ids]
+        hidden = hidden * (1 + self.noise * np.random.default_rng(0).standard_normal(hidden.shape))
         for layer in range(facts.num_layers):
             hidden = self._layer(facts.layer_prefix.format(layer), hidden)
         return self._round("last_norm", self._norm(hidden, facts.final_norm))
@@ -113,7 +129,7 @@ class Emulation:
         query = self._heads(prefix + names.q, normed, names.q_norm and prefix + names.q_norm, rotate=True)
         key = self._heads(prefix + names.k, normed, names.k_norm and prefix + names.k_norm, rotate=True)
         value = self._heads(prefix + names.v, normed, None, rotate=False)
-        query, key = self._round("query", query / np.sqrt(facts.head_dim)), self._round("key", key)
+        query, key = self._round("query", query), self._round("key", key)
         heads = [
             self._attend(query[:, head], key[:, head // facts.group_size], value[:, head // facts.group_size])
             for head in range(facts.num_heads)
@@ -136,7 +152,7 @@ class Emulation:
 
     def _attend(self, query: Array, key: Array, value: Array) -> Array:
         """One head, [tokens, head_dim] of each, causal."""
-        scores = query @ key.T
+        scores = query @ key.T / np.sqrt(self.facts.head_dim)
         scores[np.triu_indices(len(query), 1)] = -np.inf
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         codes, scales = _codes(value, None) if self.rounding.value else (value[:, None], np.ones((len(value), 1, 1)))
@@ -154,7 +170,13 @@ class Emulation:
 
     def _matrix(self, name: str) -> Array:
         if (kept := self._weights.get(f"int8 {name}")) is None:
-            kept = self._weights[f"int8 {name}"] = self._round("weights", self._vector(name))
+            values = self._checkpoint.tensor(name)
+            kept = values.astype(np.float64)
+            if self.rounding.weights:
+                is_query = f".{self.facts.names.q}." in name and not self.facts.qk_norm
+                factor = np.float32(np.log2(np.e) / np.sqrt(self.facts.head_dim)) if is_query else np.float32(1)
+                kept = _weights_in_int8(values * factor) / float(factor)
+            self._weights[f"int8 {name}"] = kept
         return kept
 
     def _vector(self, name: str) -> Array:
