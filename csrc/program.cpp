@@ -28,7 +28,7 @@ std::shared_ptr<Program> decode_program(uint64_t hash, const uint8_t* bytes, siz
   auto program = std::make_shared<Program>();
   program->hash = hash;
   program->words.resize(num_instructions * kWordsPerInstruction);
-  std::memcpy(program->words.data(), bytes, num_instructions * kInstructionBytes);
+  if (num_instructions > 0) std::memcpy(program->words.data(), bytes, num_instructions * kInstructionBytes);
   program->instructions.reserve(num_instructions);
   for (size_t i = 0; i < num_instructions; ++i) {
     program->instructions.push_back(decode(&program->words[i * kWordsPerInstruction]));
