@@ -26,12 +26,10 @@ def machine_test(tmp_path_factory: pytest.TempPathFactory) -> Path:
     probe.write_text("int main() { return 0; }\n")
     if run("g++", "-fsanitize=address,undefined", probe, "-o", build / "probe").returncode:
         pytest.skip("this g++ has no sanitizer libraries")
-    for command in (
-        ["cmake", "-S", ROOT, "-B", build, "-DNPUSERVE_SANITIZE=ON"],
-        ["cmake", "--build", build, "--parallel", "2"],
-    ):
-        done = run(*command)
-        assert done.returncode == 0, done.stdout[-3000:]
+    configured = run("cmake", "-S", ROOT, "-B", build, "-DNPUSERVE_SANITIZE=ON")
+    assert configured.returncode == 0, configured.stdout[-3000:]
+    built = run("cmake", "--build", build, "--parallel", "2")
+    assert built.returncode == 0, built.stdout[-3000:]
     return build / "machine_test"
 
 
