@@ -126,7 +126,8 @@ class Event:
     client, set with FinishReason.FAILED and with a cancel that was not the client's. `cache_source` is what gave most
     of the `num_cached_tokens` that the prompt did not cost, None without any. Where they were asked for, `logprobs`
     has an entry for each of `token_ids` and one for the stop token; `prompt_logprobs`, in the first of these events,
-    one for each prompt token but the first.
+    one for each prompt token but the first. `num_prompt_tokens` is told with `finish` by a device that got the prompt as
+    text and counted its tokens itself.
     """
 
     request_id: str
@@ -139,3 +140,4 @@ class Event:
     timings: Timings = field(default_factory=Timings)
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    num_prompt_tokens: int | None = None

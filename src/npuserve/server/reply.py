@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from npuserve.core import Event, FinishReason, Request, SamplingParams, Timings
-from npuserve.engine.engine import Engine
+from npuserve.engine.base import AnyEngine
 from npuserve.errors import DeviceError, OverloadedError
 from npuserve.server.event_router import EventRouter, Inbox
 from npuserve.server.wire import FinishWord
@@ -32,10 +32,16 @@ class Choice:
     pipeline: Pipeline
     lead: str = ""
     request_id: str = ""
+    counted_prompt_tokens: int | None = None
     num_cached_tokens: int = 0
     num_completion_tokens: int = 0
     timings: Timings = field(default_factory=Timings)
     finish_reason: FinishWord | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """The device's own count of a prompt that it got as text, once told, else that of our ids."""
+        return self.counted_prompt_tokens or len(self.prompt_ids)
 
     def feed(self, event: Event) -> Delta | None:
         """The delta that `event` makes, None when it makes nothing visible. Raises DeviceError for a failed one."""
@@ -52,6 +58,7 @@ class Choice:
             raise DeviceError(event.error or "the device failed")
         if event.finish is FinishReason.CANCELLED and not stopped:
             raise OverloadedError("the request was cancelled by the server", code="cancelled")
+        self.counted_prompt_tokens = event.num_prompt_tokens
         self.num_cached_tokens = event.num_cached_tokens
         self.timings = event.timings
         # A token that ends the turn was generated like any other, though it has no text.
@@ -67,7 +74,7 @@ class Reply:
     """
 
     def __init__(
-        self, engine: Engine, router: EventRouter, id_prefix: str, choices: Sequence[Choice], cache_salt: str = ""
+        self, engine: AnyEngine, router: EventRouter, id_prefix: str, choices: Sequence[Choice], cache_salt: str = ""
     ) -> None:
         self.id = f"{id_prefix}-{secrets.token_hex(12)}"
         self.created = int(time.time())

@@ -42,13 +42,16 @@ FIELDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """What holds where a request says nothing; the values here are OpenAI's."""
+    """What holds where a request says nothing; the values here are OpenAI's. `max_tokens` is chat's."""
 
     temperature: float = 1.0
     top_k: int = MAX_TOP_K
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    max_tokens: int | None = None
 
     def overridden(self, config: Mapping[str, Any]) -> "SamplingDefaults":
         """With the values of a generation_config that are in range; `do_sample: false` is its word for greedy."""
@@ -112,6 +115,7 @@ def read_generation(
     Raises RequestError.
     """
     values = fields.read(body, FIELDS)
+    max_tokens = defaults.max_tokens if max_tokens is None else max_tokens
     stops = _stop_strings(body.get("stop"))
     stop_ids = _stop_token_ids(body.get("stop_token_ids"), vocab_size)
     bias = _logit_bias(values.get("logit_bias", {}), vocab_size)
@@ -127,8 +131,8 @@ def read_generation(
         top_p=float(values.get("top_p", defaults.top_p)),
         min_p=float(values.get("min_p", defaults.min_p)),
         repetition_penalty=float(repetition_penalty),
-        presence_penalty=float(values.get("presence_penalty", 0.0)),
-        frequency_penalty=float(values.get("frequency_penalty", 0.0)),
+        presence_penalty=float(values.get("presence_penalty", defaults.presence_penalty)),
+        frequency_penalty=float(values.get("frequency_penalty", defaults.frequency_penalty)),
         seed=secrets.randbits(64) if seed is None else seed & ((1 << 64) - 1),
         max_tokens=sys.maxsize if max_tokens is None else max_tokens,
         min_tokens=min_tokens,

@@ -8,7 +8,7 @@ from npuserve.server.wire import CompletionTokensDetails, PromptTokensDetails, U
 
 def usage_of(choices: Sequence[Choice]) -> Usage:
     """Tokens of all choices together."""
-    num_prompt = sum(len(choice.prompt_ids) for choice in choices)
+    num_prompt = sum(choice.num_prompt_tokens for choice in choices)
     num_completion = sum(choice.num_completion_tokens for choice in choices)
     return Usage(
         prompt_tokens=num_prompt,
@@ -22,7 +22,7 @@ def usage_of(choices: Sequence[Choice]) -> Usage:
 def timings_of(choices: Sequence[Choice]) -> WireTimings:
     """Speed of the choices; of several that ran side by side the longest times count."""
     num_cached = sum(choice.num_cached_tokens for choice in choices)
-    num_prompt = sum(len(choice.prompt_ids) for choice in choices) - num_cached
+    num_prompt = sum(choice.num_prompt_tokens for choice in choices) - num_cached
     num_predicted = sum(choice.num_completion_tokens for choice in choices)
     prompt_ms = 1e3 * max((choice.timings.prefill_s for choice in choices), default=0.0)
     predicted_ms = 1e3 * max((choice.timings.decode_s for choice in choices), default=0.0)

@@ -1,0 +1,28 @@
+"""The Engine seam: requests in, events out, whatever decides what runs when."""
+
+from typing import Protocol
+
+from npuserve.core import Request
+from npuserve.engine.stats import EngineStats
+
+
+class AnyEngine(Protocol):
+    """What the server asks of an engine; see `Engine` for the contract of each method."""
+
+    @property
+    def failed(self) -> bool: ...
+
+    @property
+    def healthy(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def stop(self, grace_s: float = 0.0) -> bool: ...
+
+    def submit(self, request: Request) -> None: ...
+
+    def cancel(self, request_id: str) -> None: ...
+
+    def forget_contexts(self) -> bool: ...
+
+    def stats(self) -> EngineStats: ...
