@@ -26,14 +26,14 @@ struct OuterJob {
   int64_t rows, cols, drs, brs, decay_step;
 };
 
-// One row of num_blocks * depth words to int8; column_scale and row_scale may be null.
+// Rows of num_blocks * depth words to int8; strides in elements. column_scale and row_scale may be null.
 struct QuantizeJob {
   const uint32_t* src;
   const uint32_t* column_scale;
   const uint32_t* row_scale;
   int8_t* data;
-  uint32_t* scales;  // one per block; with whole_row the same in each
-  int64_t num_blocks, depth;
+  uint32_t* scales;  // one per row and block; with whole_row the same in each block
+  int64_t num_rows, num_blocks, depth, src_stride, data_stride, scales_stride;
   bool whole_row;
 };
 

@@ -111,9 +111,7 @@ class Machine {
   void gather(const Instruction& in);
   void qact(const Instruction& in);
   void qst(const Instruction& in);
-  // Calls body(row) for each row, on all threads if there is enough to do.
-  template <class Body>
-  void for_rows(uint32_t rows, uint64_t num_elements, const Body& body);
+  void quantize(const QuantizeJob& job);
   void prefetch_elements(const ElementGrid& grid) const;
   // Quantized bytes, row r at r * source_stride of quantized_, to where QST wants them.
   void store_elements(const ElementGrid& grid, uint64_t source_stride);

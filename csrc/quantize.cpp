@@ -9,20 +9,11 @@ namespace npu {
 namespace {
 
 // Elements from which a second thread is worth its start.
-constexpr uint64_t kParallelElements = 16384;
-constexpr uint64_t kChunkElements = 4096;
+constexpr int64_t kParallelElements = 16384;
+constexpr int64_t kChunkElements = 4096;
 constexpr uint64_t kCacheLine = 64;
 
 }  // namespace
-
-template <class Body>
-void Machine::for_rows(uint32_t rows, uint64_t num_elements, const Body& body) {
-  const uint64_t wanted = num_elements < kParallelElements ? 1 : num_elements / kChunkElements;
-  const int64_t chunks = static_cast<int64_t>(std::min<uint64_t>(rows, wanted));
-  pool_.run(static_cast<int>(chunks), [&](int chunk, int) {
-    for (int64_t r = chunk * int64_t{rows} / chunks; r < (chunk + 1) * int64_t{rows} / chunks; ++r) body(r);
-  });
-}
 
 void Machine::qact(const Instruction& in) {
   const uint32_t source = address(in.ra, in.word[1]);
@@ -43,23 +34,42 @@ void Machine::qact(const Instruction& in) {
   if (in.flags & kQactColumnScale) check_tmem(in.word[4], cols, "QACT column factors");
   if (in.flags & kQactRowScale) check_tmem(in.word[5], rows, "QACT row factors");
 
-  const auto quantize_row = [&](int64_t row) {
-    const uint32_t r = static_cast<uint32_t>(row);
-    QuantizeJob job{};
-    job.src = tmem() + source + r * stride;
-    job.column_scale = in.flags & kQactColumnScale ? tmem() + in.word[4] : nullptr;
-    job.row_scale = in.flags & kQactRowScale ? tmem() + in.word[5] + r : nullptr;
-    job.data = act_row(r) + uint64_t{first_block} * config_.depth;
-    job.scales = act_scales_row(r) + first_block;
-    job.num_blocks = num_blocks;
-    job.depth = config_.depth;
-    job.whole_row = in.flags & kQactRow;
-    kernels_->quantize(job);
-    if (!duplicate) return;
-    std::memcpy(act_row(r + rows) + uint64_t{first_block} * config_.depth, job.data, cols);
-    std::memcpy(act_scales_row(r + rows) + first_block, job.scales, size_t{num_blocks} * 4);
-  };
-  for_rows(rows, rows * cols, quantize_row);
+  QuantizeJob job{};
+  job.src = tmem() + source;
+  job.column_scale = in.flags & kQactColumnScale ? tmem() + in.word[4] : nullptr;
+  job.row_scale = in.flags & kQactRowScale ? tmem() + in.word[5] : nullptr;
+  job.data = act_row(0) + uint64_t{first_block} * config_.depth;
+  job.scales = act_scales_row(0) + first_block;
+  job.num_rows = rows;
+  job.num_blocks = num_blocks;
+  job.depth = config_.depth;
+  job.src_stride = static_cast<int64_t>(stride);
+  job.data_stride = static_cast<int64_t>(act_stride_);
+  job.scales_stride = config_.act_blocks;
+  job.whole_row = in.flags & kQactRow;
+  quantize(job);
+  for (uint32_t r = 0; duplicate && r < rows; ++r) {
+    std::memcpy(job.data + (r + rows) * act_stride_, job.data + r * act_stride_, cols);
+    std::memcpy(job.scales + uint64_t{r + rows} * config_.act_blocks, job.scales + uint64_t{r} * config_.act_blocks,
+                size_t{num_blocks} * 4);
+  }
+}
+
+// On all threads if there is enough to do.
+void Machine::quantize(const QuantizeJob& job) {
+  const int64_t num_elements = job.num_rows * job.num_blocks * job.depth;
+  if (num_elements < kParallelElements || pool_.num_threads() == 1) return kernels_->quantize(job);
+  const int64_t chunks = std::min(job.num_rows, num_elements / kChunkElements);
+  pool_.run(static_cast<int>(chunks), [&](int chunk, int) {
+    const int64_t first = chunk * job.num_rows / chunks;
+    QuantizeJob part = job;
+    part.num_rows = (chunk + 1) * job.num_rows / chunks - first;
+    part.src += first * job.src_stride;
+    if (part.row_scale) part.row_scale += first;
+    part.data += first * job.data_stride;
+    part.scales += first * job.scales_stride;
+    kernels_->quantize(part);
+  });
 }
 
 void Machine::qst(const Instruction& in) {
@@ -98,18 +108,18 @@ void Machine::qst(const Instruction& in) {
   prefetch_elements(grid);
   quantized_.resize(rows * cols);
   quantized_scales_.resize(size_t{rows} * num_blocks);
-  const auto quantize_row = [&](int64_t row) {
-    const uint64_t r = static_cast<uint64_t>(row);
-    QuantizeJob job{};
-    job.src = tmem() + source + r * stride;
-    job.data = quantized_.data() + r * cols;
-    job.scales = quantized_scales_.data() + r * num_blocks;
-    job.num_blocks = num_blocks;
-    job.depth = config_.depth;
-    job.whole_row = whole_row;
-    kernels_->quantize(job);
-  };
-  for_rows(rows, rows * cols, quantize_row);
+  QuantizeJob job{};
+  job.src = tmem() + source;
+  job.data = quantized_.data();
+  job.scales = quantized_scales_.data();
+  job.num_rows = rows;
+  job.num_blocks = num_blocks;
+  job.depth = config_.depth;
+  job.src_stride = static_cast<int64_t>(stride);
+  job.data_stride = static_cast<int64_t>(cols);
+  job.scales_stride = num_blocks;
+  job.whole_row = whole_row;
+  quantize(job);
   store_elements(grid, cols);
   for (uint64_t r = 0; r < rows; ++r) {
     std::memcpy(dram_.data() + scale_target + r * scales_per_row * 4, &quantized_scales_[r * num_blocks],
