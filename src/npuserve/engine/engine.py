@@ -4,16 +4,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 
-from npuserve.core import Event, Request
+from npuserve.core import CacheSource, Event, Request
 from npuserve.devices.base import Device
 from npuserve.engine import runner
+from npuserve.engine.contexts import Contexts, NoContexts, StoredContexts
 from npuserve.engine.scheduler import Batch, Scheduler
 from npuserve.engine.sequence import Sequence
 from npuserve.engine.settings import EngineSettings
-from npuserve.engine.stats import Counters, EngineStats, SlotStats
+from npuserve.engine.statistics import Statistics
+from npuserve.engine.stats import EngineStats
 from npuserve.errors import ContextLengthError, DeviceError, DeviceUnavailableError, OverloadedError, RequestError
+from npuserve.kvstore.store import ContextStore
 
 _log = logging.getLogger(__name__)
 
@@ -21,14 +23,22 @@ _log = logging.getLogger(__name__)
 _MAX_FAILED_STEPS = 3
 # How long a step that was running when the engine was told to stop may still take.
 _LAST_STEP_S = 30.0
+# How often deadlines are looked at while nothing else happens.
+_DEADLINE_S = 0.05
+# The store's books are long; they are not checked whenever the engine falls idle.
+_CHECK_STORE_S = 10.0
+# Steps of fewer rows say little of how fast prompts are fed.
+_PREFILL_ROWS = 16
 
 
 class Engine:
     """Runs requests on `device` from `start` to `stop`; every public method may be called from any thread.
 
     `deliver` gets the events of a step in one call, from the engine's thread; it must be quick and may not call
-    back into the engine. Events of one request come in order, and exactly one of them has `finish` set. The device
-    belongs to the engine while it runs; whoever opened it closes it after `stop`.
+    back into the engine. Events of one request come in order, and exactly one of them has `finish` set. Device and
+    store belong to the engine while it runs; whoever opened them closes them after `stop`. Without a store, or for a
+    device without pages, contexts live in the slots only. `on_failure` is called once, from the engine's thread, with
+    the reason when the device is given up.
     """
 
     def __init__(
@@ -37,6 +47,8 @@ class Engine:
         settings: EngineSettings,
         deliver: Callable[[list[Event]], None],
         *,
+        store: ContextStore | None = None,
+        on_failure: Callable[[str], None] = lambda failure: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._device = device
@@ -45,9 +57,15 @@ class Engine:
         self._clock = clock
         # The condition guards everything below; the thread lets go of it while the device or the sampler works.
         self._wake = threading.Condition()
-        self._scheduler = Scheduler(settings, device.capabilities)
+        self._on_failure = on_failure
+        self._contexts: Contexts = NoContexts()
+        if store is not None and device.capabilities.page_bytes:
+            self._contexts = StoredContexts(device, store, self._wake, self._notify)
+        num_stored = self._contexts.num_stored
+        self._scheduler = Scheduler(settings, device.capabilities, swaps=num_stored is not None, num_stored=num_stored)
+        self._checked_store_s = clock()
         self._cancelled: list[str] = []
-        self._counters = Counters()
+        self._statistics = Statistics(clock())
         self._num_failures_in_row = 0
         self._failure: str | None = None
         self._stop_at_s: float | None = None
@@ -99,7 +117,7 @@ class Engine:
             if self._stop_at_s is not None:
                 raise OverloadedError("the server is stopping; send the request to another or try again later")
             self._scheduler.add(sequence)
-            self._counters.num_requests += 1
+            self._statistics.counters.num_requests += 1
             self._wake.notify_all()
 
     def cancel(self, request_id: str) -> None:
@@ -109,31 +127,33 @@ class Engine:
                 self._cancelled.append(request_id)
                 self._wake.notify_all()
 
-    def forget_contexts(self) -> bool:
-        """Drop what finished requests left in the slots; False, and nothing done, while any request is alive."""
+    def cancel_all(self) -> int:
+        """End every request before the next step; how many there are."""
+        with self._wake:
+            alive = [sequence.id for sequence in self._scheduler.alive]
+            self._cancelled += alive
+            self._wake.notify_all()
+            return len(alive)
+
+    def forget_contexts(self, tier: CacheSource | None = None) -> bool:
+        """Drop the contexts of finished requests, all or those of one tier; False, and nothing done, while any runs."""
         with self._wake:
             if self._scheduler.alive:
                 return False
-            self._scheduler.forget_contexts()
-            return True
+            if tier in (None, CacheSource.SLOT):
+                self._scheduler.forget_contexts()
+            # What is flushed from the store must not come back from the slots at once.
+            self._contexts.forget()
+        if tier is not CacheSource.SLOT:
+            self._contexts.flush(tier)
+        return True
 
     def stats(self) -> EngineStats:
         """A consistent picture of this moment."""
         now_s = self._clock()
+        store = self._contexts.stats()
         with self._wake:
-            running = self._scheduler.running
-            slots = tuple(
-                SlotStats(sequence.slot, sequence.id, sequence.num_computed, now_s - sequence.admitted_s)
-                for sequence in running
-                if sequence.slot is not None and sequence.admitted_s is not None
-            )
-            return EngineStats(
-                num_queued=len(self._scheduler.queued),
-                num_running=len(running),
-                num_slots=self._scheduler.num_slots,
-                slots=slots,
-                **asdict(self._counters),
-            )
+            return self._statistics.picture(self._scheduler, store, now_s)
 
     def _check(self, request: Request) -> None:
         prompt, can = request.prompt_ids, self._capabilities
@@ -159,72 +179,113 @@ class Engine:
             self._deliver(events)
 
     def _round(self) -> bool:
-        """Wait for work, then run one step of it; False when the engine is to end."""
+        """Wait for work, then move some pages and run one step; False when the engine is to end."""
         with self._wake:
             self._wait()
             started_s = self._clock()
-            events = self._apply_cancels(started_s)
+            events = self._apply_cancels(started_s) + self._scheduler.expire(started_s)
             alive = self._scheduler.alive
             over = self._stop_at_s is not None and (started_s >= self._stop_at_s or not alive)
             if over:
                 events += self._scheduler.fail(alive, "the server stopped before the reply was complete", started_s)
-            batch = self._scheduler.schedule(started_s)
-            self._count_admitted(batch)
-            self._counters.scheduling_s += self._clock() - started_s
+            self._contexts.begin(self._scheduler.admit(started_s))
+            self._statistics.add_scheduling(self._clock() - started_s)
         self._deliver(events)
+        self._deliver(self._move_contexts())
+        with self._wake:
+            started_s = self._clock()
+            batch = self._scheduler.schedule()
+            self._statistics.count_started([sequence for sequence, _ in batch.parts], started_s)
+            self._statistics.add_scheduling(self._clock() - started_s)
         if batch.rows:
             self._deliver(self._step(batch))
+        if over:
+            self._contexts.save_all(self._scheduler.contexts)
+        else:
+            self._contexts.save(self._scheduler.contexts)
         return not over
 
     def _wait(self) -> None:
-        """Sleep until there is something to do, having checked that the books add up."""
-        while not (self._scheduler.alive or self._cancelled or self._stop_at_s is not None):
-            self._scheduler.check()
-            self._wake.wait()
+        """Sleep until there is something to do, having checked that the books add up when nothing is alive."""
+        while not self._is_due():
+            if self._scheduler.alive:
+                # Every context is on its way from disk; deadlines do not wake anybody.
+                if not self._wake.wait(_DEADLINE_S):
+                    return
+            else:
+                self._check_books()
+                self._wake.wait()
+
+    def _is_due(self) -> bool:
+        return bool(
+            self._cancelled
+            or self._stop_at_s is not None
+            or self._scheduler.can_run
+            or self._contexts.is_due(self._scheduler.contexts)
+        )
+
+    def _check_books(self) -> None:
+        self._scheduler.check()
+        if (now_s := self._clock()) < self._checked_store_s + _CHECK_STORE_S:
+            return
+        self._checked_store_s = now_s
+        try:
+            self._contexts.check()
+        except AssertionError as error:
+            _log.critical("the books of saved contexts do not add up, so all are dropped: %s", error)
+            self._scheduler.forget_contexts()
+            self._contexts.forget()
+            self._contexts.flush(None)
+
+    def _notify(self) -> None:
+        with self._wake:
+            self._wake.notify_all()
 
     def _apply_cancels(self, now_s: float) -> list[Event]:
         events = [event for request_id in self._cancelled for event in self._scheduler.cancel(request_id, now_s)]
         self._cancelled.clear()
         return events
 
-    def _count_admitted(self, batch: Batch) -> None:
-        for sequence in batch.admitted:
-            self._counters.num_tokens_in += len(sequence.request.prompt_ids)
-            self._counters.num_tokens_cached += sequence.num_cached
+    def _move_contexts(self) -> list[Event]:
+        faults = self._contexts.move()
+        events: list[Event] = []
+        for sequence, error in faults:
+            _log.error("restoring the context of request %s failed: %s", sequence.id, error)
+            with self._wake:
+                events += self._fail([sequence], error)
+        return events
 
     def _step(self, batch: Batch) -> list[Event]:
         """Run `batch`; a device error ends its requests, too many in a row all requests."""
+        started_s = self._clock()
         try:
             outcome = runner.run(self._device, batch, self._clock)
         except DeviceError as error:
             _log.error("a device step of %d rows failed: %s", len(batch.rows), error)
             with self._wake:
-                return self._fail_step(batch, error)
+                return self._fail([sequence for sequence, _ in batch.parts], error)
+        if (num_rows := len(batch.rows)) >= _PREFILL_ROWS:
+            self._contexts.note_prefill(num_rows, self._clock() - started_s)
         with self._wake:
             return self._complete_step(batch, outcome)
 
     def _complete_step(self, batch: Batch, outcome: runner.Outcome) -> list[Event]:
         started_s = self._clock()
-        counters = self._counters
         self._num_failures_in_row = 0
-        counters.num_steps += 1
-        counters.num_tokens_out += len(outcome.tokens)
-        counters.program_s += outcome.program_s
-        counters.device_s += outcome.device_s
-        counters.sampling_s += outcome.sampling_s
-        counters.last_step_s = started_s
+        self._statistics.count_step(outcome, started_s)
         events: list[Event] = []
         for sequence, error in outcome.faults:
             events += self._scheduler.fail([sequence], str(error), started_s)
         events += self._scheduler.complete(batch, outcome.tokens, started_s)
-        counters.scheduling_s += self._clock() - started_s
+        self._statistics.add_scheduling(self._clock() - started_s)
         return events
 
-    def _fail_step(self, batch: Batch, error: DeviceError) -> list[Event]:
-        self._counters.num_failed_steps += 1
+    def _fail(self, sequences: list[Sequence], error: DeviceError) -> list[Event]:
+        """End the requests that the device failed; the caller holds the lock."""
+        self._statistics.counters.num_failed_steps += 1
         self._num_failures_in_row += 1
         message = f"the device failed while it worked on this request: {error}"
-        events = self._scheduler.fail([sequence for sequence, _ in batch.parts], message, self._clock())
+        events = self._scheduler.fail(sequences, message, self._clock())
         if isinstance(error, DeviceUnavailableError) or self._num_failures_in_row >= _MAX_FAILED_STEPS:
             events += self._give_up(f"the device was given up: {error}; restart the server")
         return events
@@ -232,12 +293,15 @@ class Engine:
     def _give_up(self, failure: str) -> list[Event]:
         """Take no more work and end what is alive; the caller holds the lock."""
         _log.critical("%s", failure)
-        self._failure = failure
+        first, self._failure = self._failure is None, failure
+        if first:
+            self._on_failure(failure)
         return self._scheduler.fail(self._scheduler.alive, failure, self._clock())
 
     def _deliver(self, events: list[Event]) -> None:
         if not events:
             return
+        self._statistics.count_ends(events)
         try:
             self._deliver_events(events)
         except Exception:

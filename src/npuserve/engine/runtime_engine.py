@@ -28,9 +28,10 @@ _LAST_RUN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RuntimeTexts:
-    """What is known of the model's text: markers that end a turn, and the bytes of its tokens."""
+    """What is known of the model's text: what ends a turn, as text and as ids, and the bytes of its tokens."""
 
     end_markers: Sequence[str]
+    end_ids: frozenset[int]
     token_bytes: PieceBytes
 
 
@@ -146,8 +147,9 @@ class RuntimeEngine:
             )
 
     def _end_markers(self, request: Request) -> Sequence[str]:
-        """None for a client that asked to go on past the end of the turn: its stop ids hold none of the model's."""
-        return self._texts.end_markers if request.sampling.stop_token_ids else ()
+        """None for a client that asked to go on past the end of the turn: its stop ids lack the model's."""
+        texts = self._texts
+        return texts.end_markers if texts.end_ids <= request.sampling.stop_token_ids else ()
 
     def _alive(self) -> list[RuntimeRun]:
         """Every request that has not ended, oldest first; the caller holds the lock."""

@@ -1,6 +1,6 @@
 """One request while the engine works on it."""
 
-from npuserve.core import FinishReason, Request, Row, Timings, TokenLogprob
+from npuserve.core import CacheSource, FinishReason, Request, Row, Timings, TokenLogprob
 from npuserve.engine.sampler import Sampler
 
 
@@ -8,7 +8,8 @@ class Sequence:
     """The tokens of one request and how far the device has got with them.
 
     `tokens` is the prompt, then what was generated. The first `num_computed` of them are in the slot; the rest
-    must catch up, and the logits of the last one give the next token. There is no other phase.
+    must catch up, and the logits of the last one give the next token. There is no other phase, except that while
+    `is_restoring` saved pages are being put into its slot.
     """
 
     def __init__(self, request: Request) -> None:
@@ -18,6 +19,10 @@ class Sequence:
         self.slot: int | None = None
         self.num_computed = 0
         self.num_cached = 0
+        self.cache_source: CacheSource | None = None
+        self.is_restoring = False
+        self.num_rows_in_turn = 0
+        self.is_counted = False
         self.finish: FinishReason | None = None
         self.admitted_s: float | None = None
         self.first_token_s: float | None = None
@@ -39,11 +44,20 @@ class Sequence:
 
     def admit(self, slot: int, num_cached: int, now_s: float) -> None:
         """Take `slot`, which holds the first `num_cached` tokens already; prompt logprobs need all rows anew."""
-        if self.request.prompt_logprobs:
+        is_first = self.admitted_s is None
+        if is_first and self.request.prompt_logprobs:
             num_cached = 0
         self.slot = slot
-        self.num_computed = self.num_cached = num_cached
-        self.admitted_s = now_s
+        self.num_computed = num_cached
+        self.num_rows_in_turn = 0
+        if is_first:
+            self.admitted_s = now_s
+            self.note_cached(num_cached, CacheSource.SLOT)
+
+    def note_cached(self, num_tokens: int, source: CacheSource) -> None:
+        """Say that the first `num_tokens` of the prompt cost nothing, and what gave most of them."""
+        self.num_cached = num_tokens
+        self.cache_source = source if num_tokens else None
 
     def next_rows(self, count: int) -> list[Row]:
         """Rows of the next `count` pending tokens; the last of all pending ones wants logits, or all of a prompt."""

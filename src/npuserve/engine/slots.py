@@ -2,14 +2,33 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from npuserve.core import PAGE_TOKENS
 
 
-@dataclass(slots=True)
-class _WarmSlot:
-    """A free slot: the tokens it holds, whose they are, and when it was let go (a counter)."""
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The first `num_tokens` of `tokens`, run under `salt`, as a slot holds them."""
 
-    tokens: tuple[int, ...] = ()
+    tokens: Sequence[int] = ()
+    num_tokens: int = 0
     salt: str = ""
+
+
+class Acquired(NamedTuple):
+    """A slot, how many tokens of the prompt it holds, and what it held if more than those is lost."""
+
+    slot: int
+    num_cached: int
+    displaced: Context | None
+
+
+@dataclass(frozen=True, slots=True)
+class _FreeSlot:
+    """A free slot: the context it holds and when it was let go (a counter)."""
+
+    context: Context = Context()
     freed_at: int = 0
 
 
@@ -22,7 +41,7 @@ class SlotTable:
     def __init__(self, num_slots: int, *, recurrent: bool = False) -> None:
         self._num_slots = num_slots
         self._recurrent = recurrent
-        self._free = {slot: _WarmSlot() for slot in range(num_slots)}
+        self._free = {slot: _FreeSlot() for slot in range(num_slots)}
         self._num_releases = 0
 
     @property
@@ -33,37 +52,52 @@ class SlotTable:
     def num_free(self) -> int:
         return len(self._free)
 
-    def acquire(self, prompt: Sequence[int], salt: str) -> tuple[int, int]:
-        """Take a free slot; returns (slot, how many tokens of `prompt` it holds), at most all but the last.
+    def acquire(self, prompt: Sequence[int], salt: str, num_stored: int | None = None) -> Acquired:
+        """Take a free slot; it holds at most all tokens of `prompt` but the last.
 
         Only a context of the same `salt` counts. Among equals an empty slot is taken before a warm one, and the
-        one that was freed longest ago before the others. Raises LookupError when none is free.
+        one that was freed longest ago before the others. Where `num_stored` tokens of the prompt can be restored into
+        any slot, the context of another prompt is not overwritten just for the start that both share. Raises
+        LookupError when no slot is free.
         """
         if not self._free:
             raise LookupError("no slot is free")
-        num_cached = {slot: self._num_resumable(warm, prompt, salt) for slot, warm in self._free.items()}
-        best = min(self._free, key=lambda slot: self._rank(slot, num_cached[slot]))
-        del self._free[best]
-        return best, num_cached[best]
+        common = {slot: self._num_resumable(free.context, prompt, salt) for slot, free in self._free.items()}
+        slot = min(self._free, key=lambda slot: self._rank(slot, common[slot], num_stored))
+        context = self._free.pop(slot).context
+        return Acquired(slot, common[slot], context if context.num_tokens > common[slot] else None)
 
     def release(self, slot: int, tokens: Sequence[int], salt: str) -> None:
         """Give `slot` back, holding `tokens` from position 0 on (none when its content is unknown)."""
         assert 0 <= slot < self._num_slots, f"slot {slot} is not one of 0..{self._num_slots - 1}"
         assert slot not in self._free, f"slot {slot} was released twice"
         self._num_releases += 1
-        self._free[slot] = _WarmSlot(tuple(tokens), salt, self._num_releases)
+        self._free[slot] = _FreeSlot(Context(tuple(tokens), len(tokens), salt), self._num_releases)
+
+    def contexts(self) -> list[tuple[int, Context]]:
+        """What the free slots hold, as (slot, context), the one freed last first."""
+        order = sorted(self._free.items(), key=lambda item: -item[1].freed_at)
+        return [(slot, free.context) for slot, free in order if free.context.num_tokens]
 
     def forget(self) -> None:
         """Drop what the free slots hold."""
-        self._free = {slot: _WarmSlot() for slot in self._free}
+        self._free = {slot: _FreeSlot() for slot in self._free}
 
-    def _rank(self, slot: int, num_cached: int) -> tuple[int, bool, int, int]:
-        warm = self._free[slot]
-        return -num_cached, bool(warm.tokens), warm.freed_at, slot
+    def _rank(self, slot: int, num_common: int, num_stored: int | None) -> tuple[int, bool, int, int]:
+        free = self._free[slot]
+        if num_stored is not None and not self._is_worth_it(free.context, num_common, num_stored):
+            num_common = 0
+        return -num_common, free.context.num_tokens > 0, free.freed_at, slot
 
-    def _num_resumable(self, warm: _WarmSlot, prompt: Sequence[int], salt: str) -> int:
-        if warm.salt != salt:
+    @staticmethod
+    def _is_worth_it(context: Context, num_common: int, num_stored: int) -> bool:
+        """Whether most of a context is used again, or it saves computing at least a page."""
+        return 2 * num_common >= context.num_tokens or num_common >= num_stored + PAGE_TOKENS
+
+    def _num_resumable(self, context: Context, prompt: Sequence[int], salt: str) -> int:
+        if context.salt != salt:
             return 0
-        limit = min(len(warm.tokens), len(prompt) - 1)
-        common = next((at for at in range(limit) if warm.tokens[at] != prompt[at]), limit)
-        return 0 if self._recurrent and common < len(warm.tokens) else common
+        tokens = context.tokens
+        limit = min(context.num_tokens, len(prompt) - 1)
+        common = next((at for at in range(limit) if tokens[at] != prompt[at]), limit)
+        return 0 if self._recurrent and common < context.num_tokens else common

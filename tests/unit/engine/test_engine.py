@@ -302,7 +302,7 @@ def test_a_fault_of_our_own_in_a_step_is_logged_and_fails_the_steps_requests(cap
 def test_a_broken_loop_fails_everything_rather_than_hang(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(scheduler: Scheduler, now_s: float) -> Batch:
+    def broken(scheduler: Scheduler) -> Batch:
         raise ZeroDivisionError
 
     monkeypatch.setattr(Scheduler, "schedule", broken)

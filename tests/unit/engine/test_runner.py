@@ -11,6 +11,7 @@ from npuserve.engine.scheduler import Batch, Scheduler
 from npuserve.engine.sequence import Sequence as TokenSequence
 from npuserve.engine.settings import EngineSettings
 from npuserve.errors import DeviceError, DeviceUnavailableError, MachineFault
+from scheduling import next_batch
 
 
 class Raising(NullDevice):
@@ -28,7 +29,7 @@ def batch_of(device: NullDevice, *prompts: tuple[int, ...], sampling: SamplingPa
     scheduler = Scheduler(EngineSettings(), device.capabilities)
     for number, prompt in enumerate(prompts):
         scheduler.add(TokenSequence(Request(f"r{number}", prompt, sampling)))
-    return scheduler.schedule(0.0)
+    return next_batch(scheduler, 0.0)
 
 
 def test_each_sequence_that_wants_one_gets_its_own_rows_token() -> None:

@@ -8,6 +8,7 @@ from npuserve.engine.scheduler import Batch, Scheduler
 from npuserve.engine.sequence import Sequence
 from npuserve.engine.settings import EngineSettings
 from npuserve.errors import ConfigError, OverloadedError, RequestError
+from scheduling import next_batch
 
 NEXT_TOKEN = 7
 
@@ -30,7 +31,7 @@ def run(scheduler: Scheduler, num_steps: int = 1, *, token: int = NEXT_TOKEN, no
     """Run steps in which every sequence that samples gets `token`; the events of all of them."""
     events: list[Event] = []
     for _ in range(num_steps):
-        batch = scheduler.schedule(now_s)
+        batch = next_batch(scheduler, now_s)
         events += scheduler.complete(batch, {sequence.id: token for sequence in batch.sampled}, now_s)
     return events
 
@@ -42,31 +43,31 @@ def shape(batch: Batch) -> list[tuple[str, int]]:
 def shapes(scheduler: Scheduler, num_steps: int) -> list[list[tuple[str, int]]]:
     found = []
     for _ in range(num_steps):
-        batch = scheduler.schedule(2.0)
+        batch = next_batch(scheduler, 2.0)
         found.append(shape(batch))
         scheduler.complete(batch, {sequence.id: NEXT_TOKEN for sequence in batch.sampled}, 2.0)
     return found
 
 
 def test_nothing_alive_gives_no_rows() -> None:
-    assert scheduler_of().schedule(0.0).rows == []
+    assert next_batch(scheduler_of(), 0.0).rows == []
 
 
 def test_a_prompt_is_fed_in_chunks_and_only_its_last_row_wants_logits() -> None:
     scheduler = scheduler_of()
     scheduler.add(request("a", [10, 11, 12, 13, 14, 15]))
-    first = scheduler.schedule(0.0)
+    first = next_batch(scheduler, 0.0)
     assert first.rows == [Row(0, at, 10 + at, False) for at in range(4)]
     assert first.sampled == []
     assert scheduler.complete(first, {}, 0.0) == []
-    assert scheduler.schedule(0.0).rows == [Row(0, 4, 14, False), Row(0, 5, 15, True)]
+    assert next_batch(scheduler, 0.0).rows == [Row(0, 4, 14, False), Row(0, 5, 15, True)]
 
 
 def test_a_generated_token_is_the_next_row() -> None:
     scheduler = scheduler_of()
     scheduler.add(request("a", [10, 11]))
     assert run(scheduler) == [Event("a", (NEXT_TOKEN,))]
-    assert scheduler.schedule(0.0).rows == [Row(0, 2, NEXT_TOKEN, True)]
+    assert next_batch(scheduler, 0.0).rows == [Row(0, 2, NEXT_TOKEN, True)]
 
 
 def test_long_prefill_does_not_stall_decode_by_more_than_one_chunk() -> None:
@@ -209,9 +210,9 @@ def test_a_follow_up_resumes_after_the_tokens_that_its_slot_holds() -> None:
     run(scheduler, 3)
     # The last generated token was never fed to the device.
     scheduler.add(request("next", [1, 2, 3, NEXT_TOKEN, NEXT_TOKEN, NEXT_TOKEN, 8], max_tokens=1))
-    batch = scheduler.schedule(2.0)
+    batch = next_batch(scheduler, 2.0)
     assert batch.rows == [Row(0, 5, NEXT_TOKEN, False), Row(0, 6, 8, True)]
-    assert [sequence.num_cached for sequence in batch.admitted] == [5]
+    assert [sequence.num_cached for sequence in scheduler.running] == [5]
     (event,) = scheduler.complete(batch, {"next": 1}, 2.0)
     assert event.num_cached_tokens == 5
 
@@ -223,14 +224,15 @@ def test_a_failed_request_ends_with_its_error_and_its_context_is_not_reused() ->
     (event,) = scheduler.fail(scheduler.running, "broken", 2.0)
     assert (event.finish, event.error) == (FinishReason.FAILED, "broken")
     scheduler.add(request("b", [1, 2, 3]))
-    assert [sequence.num_cached for sequence in scheduler.schedule(2.0).admitted] == [0]
+    next_batch(scheduler, 2.0)
+    assert [sequence.num_cached for sequence in scheduler.running] == [0]
 
 
 def test_tokens_for_a_request_that_failed_meanwhile_are_not_needed() -> None:
     scheduler = scheduler_of()
     scheduler.add(request("a", [1]))
     scheduler.add(request("b", [2]))
-    batch = scheduler.schedule(2.0)
+    batch = next_batch(scheduler, 2.0)
     scheduler.fail([batch.sampled[0]], "broken", 2.0)
     assert [event.request_id for event in scheduler.complete(batch, {"b": 5}, 2.0)] == ["b"]
 
@@ -248,7 +250,7 @@ def test_timings_tell_queue_prefill_and_decode_apart() -> None:
 def test_books_that_do_not_add_up_are_an_error() -> None:
     scheduler = scheduler_of()
     scheduler.add(request("a", [1]))
-    scheduler.schedule(0.0)
+    next_batch(scheduler, 0.0)
     scheduler.running[0].slot = None
     with pytest.raises(AssertionError, match="lack slots"):
         scheduler.check()

@@ -13,6 +13,7 @@ from npuserve.engine.scheduler import Batch, Scheduler
 from npuserve.engine.sequence import Sequence
 from npuserve.engine.settings import EngineSettings
 from npuserve.errors import OverloadedError
+from scheduling import next_batch
 
 VOCAB_SIZE = 12
 CONTEXT_LENGTH = 24
@@ -106,14 +107,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(num_steps=st.integers(1, 5))
     def step(self, num_steps: int) -> None:
         for _ in range(num_steps):
-            batch = self.scheduler.schedule(0.0)
+            batch = next_batch(self.scheduler, 0.0)
             if batch.rows:
                 self.watch_fairness(batch)
                 self.receive(self.scheduler.complete(batch, self.sample(batch), 0.0))
 
     @rule()
     def fail_a_step(self) -> None:
-        batch = self.scheduler.schedule(0.0)
+        batch = next_batch(self.scheduler, 0.0)
         members = {sequence.id for sequence, _ in batch.parts}
         events = self.scheduler.fail([sequence for sequence, _ in batch.parts], "broken", 0.0)
         assert {event.request_id for event in events} == members

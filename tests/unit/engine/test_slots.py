@@ -14,20 +14,20 @@ def warm(*contexts: tuple[list[int], str], recurrent: bool = False) -> SlotTable
 
 def test_the_slot_with_the_longest_common_prefix_is_taken() -> None:
     table = warm(([1, 2], ""), ([1, 2, 3], ""), ([1, 9, 3, 4], ""))
-    assert table.acquire([1, 2, 3, 4], "") == (1, 3)
-    assert table.acquire([1, 2, 3, 4], "") == (0, 2)
-    assert table.acquire([1, 2, 3, 4], "") == (2, 1)
+    assert table.acquire([1, 2, 3, 4], "")[:2] == (1, 3)
+    assert table.acquire([1, 2, 3, 4], "")[:2] == (0, 2)
+    assert table.acquire([1, 2, 3, 4], "")[:2] == (2, 1)
 
 
 def test_the_last_prompt_token_is_always_run_anew() -> None:
-    assert warm(([1, 2, 3, 4], "")).acquire([1, 2, 3], "") == (0, 2)
-    assert warm(([1], "")).acquire([1], "") == (0, 0)
+    assert warm(([1, 2, 3, 4], "")).acquire([1, 2, 3], "")[:2] == (0, 2)
+    assert warm(([1], "")).acquire([1], "")[:2] == (0, 0)
 
 
 def test_a_context_of_another_salt_is_not_reused() -> None:
     table = warm(([1, 2, 3], "alice"), ([1, 2], "bob"))
-    assert table.acquire([1, 2, 3, 4], "bob") == (1, 2)
-    assert table.acquire([1, 2, 3, 4], "bob") == (0, 0)
+    assert table.acquire([1, 2, 3, 4], "bob")[:2] == (1, 2)
+    assert table.acquire([1, 2, 3, 4], "bob")[:2] == (0, 0)
 
 
 def test_an_empty_slot_is_taken_before_a_warm_one_and_the_oldest_warm_one_next() -> None:
@@ -36,15 +36,15 @@ def test_an_empty_slot_is_taken_before_a_warm_one_and_the_oldest_warm_one_next()
 
 
 def test_a_recurrent_context_is_resumed_whole_or_not_at_all() -> None:
-    assert warm(([1, 2, 3], ""), recurrent=True).acquire([1, 2, 3, 4], "") == (0, 3)
-    assert warm(([1, 2, 3], ""), recurrent=True).acquire([1, 2, 4, 5], "") == (0, 0)
-    assert warm(([1, 2, 3], ""), recurrent=True).acquire([1, 2, 3], "") == (0, 0)
+    assert warm(([1, 2, 3], ""), recurrent=True).acquire([1, 2, 3, 4], "")[:2] == (0, 3)
+    assert warm(([1, 2, 3], ""), recurrent=True).acquire([1, 2, 4, 5], "")[:2] == (0, 0)
+    assert warm(([1, 2, 3], ""), recurrent=True).acquire([1, 2, 3], "")[:2] == (0, 0)
 
 
 def test_forgotten_contexts_are_not_reused() -> None:
     table = warm(([1, 2, 3], ""))
     table.forget()
-    assert table.acquire([1, 2, 3, 4], "") == (0, 0)
+    assert table.acquire([1, 2, 3, 4], "")[:2] == (0, 0)
 
 
 def test_no_slot_is_given_twice_or_taken_back_twice() -> None:
