@@ -45,7 +45,6 @@ class LlamaCpp:
         import llama_cpp
 
         self.api = llama_cpp
-        llama_cpp.llama_log_set(_quiet(), None)
         llama_cpp.llama_backend_init()
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
         parameters = llama_cpp.llama_context_default_params()
@@ -94,10 +93,13 @@ class LlamaCpp:
         return num_rows * num_steps / (time.perf_counter() - started)
 
 
-def _quiet() -> Any:
+def silence() -> Any:
+    """Turn llama.cpp's log off; what is returned must outlive every call to it."""
     import llama_cpp
 
-    return llama_cpp.llama_log_callback(lambda level, text, data: None)
+    callback = llama_cpp.llama_log_callback(lambda level, text, data: None)
+    llama_cpp.llama_log_set(callback, None)
+    return callback
 
 
 def main() -> None:
@@ -108,6 +110,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     options = parser.parse_args()
+    quiet = silence()
     checkpoint = ensure_checkpoint("smollm2")
     source = checkpoint if checkpoint.is_file() else next(checkpoint.glob("*.gguf"))
     capacity = max(options.prompt, CONTEXT + options.steps + 8)
@@ -117,6 +120,7 @@ def main() -> None:
         peer = LlamaCpp(peer_file, options.threads, max(DECODE_ROWS), capacity)
         with opened_device("smollm2", options.threads, max(DECODE_ROWS), capacity) as device:
             figures = _rounds(peer, device, options)
+    del quiet
     _print(figures)
     if options.out:
         options.out.write_text(json.dumps({"threads": options.threads, "figures": figures}, indent=1))
