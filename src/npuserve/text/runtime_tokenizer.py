@@ -19,7 +19,7 @@ class RuntimeTokenizer(Tokenizer):
     """Text to text ids and back; `markers` are the control tokens that the runtime's tokenizer is known to have.
 
     A marker that a client spelled out gets a space after its first character, so that the runtime cannot take it for
-    a control token; what the chat template writes stays as it is. NUL, which ends the runtime's strings, becomes U+FFFD.
+    a control token; what the chat template writes stays as it is. NUL, which ends a C string, becomes U+FFFD.
     """
 
     def __init__(self, markers: tuple[str, ...]) -> None:

@@ -1,0 +1,66 @@
+"""What both serve commands do round a loaded model: keys, TLS, the listening address, logging, the run."""
+
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from npuserve.config import ServeSettings
+from npuserve.server.keys import KeyRing, check_keys, read_key_file
+from npuserve.server.listening import is_loopback, loopback_names
+from npuserve.server.running import run
+from npuserve.server.state import HttpSettings, ServerState
+from npuserve.server.tls import TlsFiles
+
+
+def key_ring(settings: ServeSettings) -> KeyRing:
+    """The keys of the flags (or the environment) and of the file. Raises ConfigError."""
+    keys = list(settings.api_key or ())
+    if settings.api_key_file is not None:
+        keys += read_key_file(Path(settings.api_key_file).expanduser())
+    check_keys(keys)
+    return KeyRing(keys, share_cache=settings.share_cache)
+
+
+def tls_files(settings: ServeSettings) -> TlsFiles | None:
+    """Certificate and key, None for plain HTTP. Raises ConfigError."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    tls = TlsFiles(Path(settings.tls_cert).expanduser(), Path(settings.tls_key).expanduser())
+    tls.check()
+    return tls
+
+
+def http_settings(settings: ServeSettings) -> HttpSettings:
+    return HttpSettings(
+        cors_origins=frozenset(settings.cors_origin or ()),
+        request_timeout_s=settings.request_timeout,
+        grace_s=settings.grace,
+        vllm_metrics=settings.metrics_names == "vllm",
+    )
+
+
+def is_open_to_all(settings: ServeSettings, keys: KeyRing) -> bool:
+    """Whether anyone who reaches the port can use the server."""
+    return not is_loopback(settings.host) and not keys
+
+
+def serve(
+    settings: ServeSettings,
+    state: ServerState,
+    listener: socket.socket,
+    tls: TlsFiles | None,
+    on_listening: Callable[[str], None],
+) -> None:
+    """Serve until stopped; `on_listening` gets the server's URL once it listens."""
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    host, port = listener.getsockname()[:2]
+    url = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+    run(
+        state,
+        listener,
+        hosts=loopback_names(settings.host, settings.allow_host or ()),
+        tls=tls,
+        access_log=settings.log_level in ("debug", "info"),
+        on_listening=lambda: on_listening(url),
+    )

@@ -1,0 +1,29 @@
+"""A chat template with a system message of the server's own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from npuserve.text.chat_template import ChatTemplate
+
+
+class SystemPromptTemplate(ChatTemplate):
+    """Puts `system_prompt` in front of messages that begin with no system message."""
+
+    def __init__(
+        self, source: str | None, special_tokens: Mapping[str, str] | None = None, *, system_prompt: str
+    ) -> None:
+        super().__init__(source, special_tokens)
+        self._system_prompt = system_prompt
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        switches: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """See `ChatTemplate.render`."""
+        if not any(message["role"] == "system" for message in messages):
+            messages = [{"role": "system", "content": self._system_prompt}, *messages]
+        return super().render(messages, tools=tools, switches=switches, add_generation_prompt=add_generation_prompt)

@@ -1,0 +1,79 @@
+"""kiln-serve as a process on the fake runtime."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+@dataclass
+class KilnServer:
+    """A running server: its address, its process and what it printed before it listened."""
+
+    url: str
+    process: "subprocess.Popen[str]"
+    banner: str
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1", **(extra or {})}
+
+
+def command(config: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "npuserve.cli.kiln_serve", "--config", str(config), *arguments]
+
+
+@contextmanager
+def kiln_serve(config: Path, *arguments: str, extra: Mapping[str, str] | None = None) -> Iterator[KilnServer]:
+    """Serve until the block ends, then stop with SIGTERM and expect a clean exit."""
+    with subprocess.Popen(
+        command(config, "--host", "127.0.0.1", "--port", "0", *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(extra),
+    ) as process:
+        try:
+            yield KilnServer(*_listening(process))
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            try:
+                rest, _ = process.communicate(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        assert process.returncode == 0, rest
+
+
+def _listening(process: "subprocess.Popen[str]") -> "tuple[str, subprocess.Popen[str], str]":
+    assert process.stdout is not None
+    lines: list[str] = []
+    url = ""
+    for line in process.stdout:
+        lines.append(line)
+        if "listening on " in line and "warning" not in line:
+            url = line.split("listening on ")[1].split("/v1")[0].strip()
+        if url and not line.strip():
+            break
+    if not url:
+        process.wait(timeout=60)
+        raise AssertionError("".join(lines))
+    # The line to copy and the empty line after it.
+    lines += [process.stdout.readline(), process.stdout.readline()]
+    return url, process, "".join(lines)
+
+
+def write_config(path: Path, **sections: Mapping[str, object]) -> Path:
+    """A configuration file of the given sections."""
+    lines: list[str] = []
+    for section, values in sections.items():
+        lines += [f"[{section}]", *(f"{key} = {value}" for key, value in values.items())]
+    path.write_text("\n".join(lines) + "\n")
+    return path
