@@ -204,9 +204,12 @@ class _Step:
 
 def _page_format(dram: DramLayout, machine: MachineConfig) -> str:
     """What must be equal for a page to be understood; the machine's sizes are in it, as sums depend on them."""
-    geometry, facts = dram.geometry, dram.geometry.facts
-    sizes = (facts.num_layers, facts.num_kv_heads, geometry.head, geometry.value_rows)
-    return f"otpu1-int8-{'x'.join(map(str, sizes))}-d{machine.depth}c{machine.mcols}l{machine.lanes}"
+    geometry = dram.geometry
+    kinds = "+".join(
+        f"{len(geometry.layers_of(index))}x{kind.facts.num_kv_heads}x{kind.head}x{kind.value_rows}"
+        for index, kind in enumerate(geometry.kinds)
+    )
+    return f"otpu1-int8-{kinds}-d{machine.depth}c{machine.mcols}l{machine.lanes}"
 
 
 def _check(segment: Segment, capabilities: Capabilities) -> None:

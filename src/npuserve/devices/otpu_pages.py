@@ -1,10 +1,12 @@
 """Pages of one slot's context in card memory: where they stand, out and in.
 
-page      per part, all layers of it: keys, key scales, value scales, values
+page      per kind of layer and part, all layers of it: keys, key scales, value scales, values
 keys      [layers][kv heads][64 positions][head] int8, and their scales likewise
 values    [layers][kv heads * value rows][64 positions] int8: 64 columns of V^T, which are whole beats
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,29 +22,32 @@ from npuserve.program.geometry import WORD
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One of the four parts of a layer: `num_rows` rows `stride` bytes apart, `page_bytes` of each for a page."""
+    """One of the parts of a kind's layers: from `offset` in the slot on, `num_rows` rows `stride` bytes apart in each
+    of `num_layers` layers `layer_stride` apart, `page_bytes` of each row for a page."""
 
     offset: int
+    num_layers: int
+    layer_stride: int
     num_rows: int
     stride: int
     page_bytes: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.num_layers, self.num_rows, self.page_bytes
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        return self.layer_stride, self.stride
 
 
 class OtpuPages:
     """Moves pages between a card's slots and arrays of [page_bytes]."""
 
     def __init__(self, link: Link, dram: DramLayout) -> None:
-        kv, geometry = dram.kv, dram.geometry
         self._link, self._dram = link, dram
-        self._num_layers, heads = geometry.facts.num_layers, geometry.facts.num_kv_heads
-        self._parts = (
-            _Part(0, heads, kv.k_head, PAGE_TOKENS * kv.k_row),
-            _Part(kv.k_scales, heads, kv.k_scale_head, PAGE_TOKENS * kv.k_scale_row),
-            _Part(kv.v_scales, heads, kv.v_scale_head, PAGE_TOKENS * WORD),
-            _Part(kv.values, heads * geometry.value_rows, geometry.v_row_stride_bytes, PAGE_TOKENS),
-        )
-        sizes = [self._num_layers * part.num_rows * part.page_bytes for part in self._parts]
-        self._ends = np.cumsum([0, *sizes]).tolist()
+        self._parts = tuple(part for kind in range(len(dram.kv_kinds)) for part in _parts(dram, kind))
+        self._ends = np.cumsum([0, *(math.prod(part.shape) for part in self._parts)]).tolist()
 
     @property
     def page_bytes(self) -> int:
@@ -53,8 +58,7 @@ class OtpuPages:
         """See `Device.save`; slot and page exist."""
         data = np.empty(self.page_bytes, np.uint8)
         for part, (begin, end) in zip(self._parts, pairwise(self._ends), strict=True):
-            shape = (self._num_layers, part.num_rows, part.page_bytes)
-            block = read_block(self._link, self._address(part, slot, page), shape, (self._dram.kv.stride, part.stride))
+            block = read_block(self._link, self._address(part, slot, page), part.shape, part.strides)
             data[begin:end] = block.reshape(-1)
         return data
 
@@ -63,10 +67,26 @@ class OtpuPages:
         num_pages = len(data)
         for part, (begin, end) in zip(self._parts, pairwise(self._ends), strict=True):
             # Consecutive pages of a row stand side by side in memory: one piece of each row, whatever their number.
-            pages = data[:, begin:end].reshape(num_pages, self._num_layers, part.num_rows, part.page_bytes)
+            pages = data[:, begin:end].reshape(num_pages, *part.shape)
             rows = np.ascontiguousarray(pages.transpose(1, 2, 0, 3))
-            block = rows.reshape(self._num_layers, part.num_rows, num_pages * part.page_bytes)
-            write_block(self._link, self._address(part, slot, page), (self._dram.kv.stride, part.stride), block)
+            block = rows.reshape(part.num_layers, part.num_rows, num_pages * part.page_bytes)
+            write_block(self._link, self._address(part, slot, page), part.strides, block)
 
     def _address(self, part: _Part, slot: int, page: int) -> int:
         return self._dram.slots + slot * self._dram.slot_stride + part.offset + page * part.page_bytes
+
+
+def _parts(dram: DramLayout, kind: int) -> Iterator[_Part]:
+    """The four parts of all layers of a kind."""
+    kv, geometry = dram.kv_kinds[kind], dram.geometry.kinds[kind]
+    layers, heads = dram.geometry.layers_of(kind), geometry.facts.num_kv_heads
+    if not layers:
+        return
+    for offset, num_rows, stride, page_bytes in (
+        (0, heads, kv.k_head, PAGE_TOKENS * kv.k_row),
+        (kv.k_scales, heads, kv.k_scale_head, PAGE_TOKENS * kv.k_scale_row),
+        (kv.v_scales, heads, kv.v_scale_head, PAGE_TOKENS * WORD),
+        (kv.values, heads * geometry.value_rows, geometry.v_row_stride_bytes, PAGE_TOKENS),
+    ):
+        start = dram.kv_starts[layers[0]] + offset
+        yield _Part(start, len(layers), kv.stride, num_rows, stride, page_bytes)

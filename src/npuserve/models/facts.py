@@ -30,40 +30,65 @@ class LayerNames:
     down: str = "mlp.down_proj"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """A decoder-only transformer: pre-norm, rotary attention with grouped heads, SwiGLU.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFacts:
+    """One kind of decoder layer: pre-norm, rotary attention with grouped heads, SwiGLU.
 
-    `inverse_frequencies` are the rotary ones, [head_dim / 2] in radians per position, and `rope_gain` multiplies
-    cosine and sine.
+    `inverse_frequencies` are the rotary ones in radians per position, one for each rotated pair of dimensions: the
+    first `rotary_dim` dimensions of a head turn, the others pass. `rope_gain` multiplies cosine and sine.
     """
 
-    model_type: str
     hidden_size: int
-    num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     intermediate_size: int
-    vocab_size: int
     norm_eps: float
-    tied_head: bool
-    context_length: int
     inverse_frequencies: NDArray[np.float64]
     rope_gain: float = 1.0
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: bool = False
-    layer_prefix: str = "model.layers.{}."
-    embedding: str = "model.embed_tokens.weight"
-    final_norm: str = "model.norm.weight"
-    head: str = "lm_head.weight"
     names: LayerNames = field(default_factory=LayerNames)
 
     @property
     def group_size(self) -> int:
         """Query heads that share one key-value head."""
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def rotary_dim(self) -> int:
+        """Dimensions of a head that rotate; 0 where the layer has no positions."""
+        return 2 * len(self.inverse_frequencies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts(LayerFacts):
+    """A decoder-only transformer. Its own layer facts are those of its usual layer, kind 0.
+
+    Where layers differ, `variants` are the kinds from 1 on, and `layer_kinds` has the kind of each layer. Layers of one
+    kind share their part of the program and their layouts in memory.
+    """
+
+    model_type: str
+    num_layers: int
+    vocab_size: int
+    tied_head: bool
+    context_length: int
+    layer_prefix: str = "model.layers.{}."
+    embedding: str = "model.embed_tokens.weight"
+    final_norm: str = "model.norm.weight"
+    head: str = "lm_head.weight"
+    variants: tuple[LayerFacts, ...] = ()
+    layer_kinds: tuple[int, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[LayerFacts, ...]:
+        return (self, *self.variants)
+
+    def kind_of(self, layer: int) -> int:
+        """Which of `kinds` a layer is."""
+        return self.layer_kinds[layer] if self.layer_kinds else 0
 
 
 Family = Callable[[Config], ModelFacts]

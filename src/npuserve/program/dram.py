@@ -2,23 +2,27 @@
 
     0                 layer 0: vectors (fp32), then per matrix its int8 rows and their scales
     layer_stride      layer 1 …
+                      directory of the layers, where they are of several kinds
                       final norm, head rows, head scales
     image_bytes       step table: row records, then the layers' segment words
                       logits, fp32 [max_rows, vocab]
-                      KV slots: [slot][layer] of K rows, K scales, V scales, V^T rows
+                      KV slots: [slot][kind][layer of the kind] of K rows, K scales, V scales, V^T rows
 
 All offsets and sizes are bytes.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from npuserve.errors import ProgramError
-from npuserve.program.geometry import ATTENTION_BLOCK, BLOCK, WORD, Geometry, round_up
+from npuserve.program.geometry import ATTENTION_BLOCK, BLOCK, WORD, Geometry, LayerGeometry, round_up
 
 PAGE = 4096
 BEAT = 64
 WORDS_PER_SEGMENT = 16
+DIRECTORY_WORDS = 16
+MAX_KINDS = DIRECTORY_WORDS - 1
 ADDRESS_SPACE = 1 << 32
 
 
@@ -67,7 +71,7 @@ class Vectors:
 class LayerLayout:
     """Offsets from the start of a layer's part of the image."""
 
-    geometry: Geometry
+    geometry: LayerGeometry
 
     @cached_property
     def vectors(self) -> Vectors:
@@ -106,7 +110,7 @@ class LayerLayout:
 class KvLayout:
     """One slot's keys and values of one layer; heads follow each other in each of the four parts."""
 
-    geometry: Geometry
+    geometry: LayerGeometry
 
     @property
     def k_row(self) -> int:
@@ -159,6 +163,8 @@ class DramLayout:
     max_rows: int
 
     def __post_init__(self) -> None:
+        if len(self.kinds) > MAX_KINDS:
+            raise ProgramError(f"the layers are of {len(self.kinds)} kinds; programs have {MAX_KINDS} at most")
         if self.size > ADDRESS_SPACE:
             raise ProgramError(
                 f"weights and {self.num_slots} slots of {self.geometry.capacity} tokens need"
@@ -166,16 +172,57 @@ class DramLayout:
             )
 
     @cached_property
+    def kinds(self) -> tuple[LayerLayout, ...]:
+        """Of each kind of layer."""
+        return tuple(LayerLayout(geometry) for geometry in self.geometry.kinds)
+
+    @property
     def layer(self) -> LayerLayout:
-        return LayerLayout(self.geometry)
+        """Of the usual layer."""
+        return self.kinds[0]
 
     @cached_property
+    def kv_kinds(self) -> tuple[KvLayout, ...]:
+        """Of each kind of layer."""
+        return tuple(KvLayout(geometry) for geometry in self.geometry.kinds)
+
+    @property
     def kv(self) -> KvLayout:
-        return KvLayout(self.geometry)
+        """Of the usual layer."""
+        return self.kv_kinds[0]
+
+    @cached_property
+    def layer_starts(self) -> tuple[int, ...]:
+        """Where each layer's part begins, and where the last one ends."""
+        kinds = map(self.geometry.facts.kind_of, range(self.geometry.facts.num_layers))
+        return tuple(accumulate((self.kinds[kind].stride for kind in kinds), initial=0))
+
+    @cached_property
+    def kv_starts(self) -> tuple[int, ...]:
+        """Where each layer's cache begins in a slot: layers of one kind stand together, one stride apart."""
+        starts = [0] * self.geometry.facts.num_layers
+        end = 0
+        for kind, kv in enumerate(self.kv_kinds):
+            for layer in self.geometry.layers_of(kind):
+                starts[layer] = end
+                end += kv.stride
+        return (*starts, end)
+
+    @property
+    def directory(self) -> int:
+        """Per layer DIRECTORY_WORDS words: its address, then for each kind 1 if it is of that kind, else 0."""
+        return self.layer_starts[-1]
+
+    @property
+    def directory_bytes(self) -> int:
+        """Nothing where all layers are of one kind."""
+        if len(self.kinds) == 1:
+            return 0
+        return round_up(self.geometry.facts.num_layers * DIRECTORY_WORDS * WORD, BLOCK)
 
     @property
     def final_norm(self) -> int:
-        return self.geometry.facts.num_layers * self.layer.stride
+        return self.directory + self.directory_bytes
 
     @cached_property
     def head(self) -> Matrix:
@@ -189,7 +236,7 @@ class DramLayout:
     @property
     def row_record_words(self) -> int:
         """What the host writes for one row at most: hidden state, cosines, sines, two mask blocks."""
-        return self.geometry.hidden + 2 * self.geometry.facts.head_dim + 2 * ATTENTION_BLOCK
+        return self.geometry.hidden + self.geometry.rotary_words + 2 * ATTENTION_BLOCK
 
     @property
     def rows(self) -> int:
@@ -210,7 +257,7 @@ class DramLayout:
 
     @property
     def slot_stride(self) -> int:
-        return round_up(self.geometry.facts.num_layers * self.kv.stride, PAGE)
+        return round_up(self.kv_starts[-1], PAGE)
 
     @property
     def programs(self) -> int:

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from npuserve.errors import UnsupportedModelError
-from npuserve.models.facts import ModelFacts
+from npuserve.models.facts import LayerFacts, ModelFacts
 
 BLOCK = 128
 ATTENTION_BLOCK = 256
@@ -15,14 +17,14 @@ def round_up(value: int, multiple: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
-    """Sizes in elements unless the name says otherwise; all follow from facts and capacity.
+class LayerGeometry:
+    """Sizes of one kind of layer, in elements unless the name says otherwise; all follow from facts and capacity.
 
     q and k heads are padded with zeros to whole blocks (scores do not change); the result of attention is not
     padded per head, so that the output projection reads no zeros but those that fill up its last block.
     """
 
-    facts: ModelFacts
+    facts: LayerFacts
     capacity: int
 
     def __post_init__(self) -> None:
@@ -51,8 +53,17 @@ class Geometry:
         return (self.facts.num_heads + 2 * self.facts.num_kv_heads) * self.facts.head_dim
 
     @property
+    def attention_size(self) -> int:
+        """Inputs of the output projection."""
+        return self.facts.num_heads * self.facts.head_dim
+
+    @property
     def attention(self) -> int:
-        return round_up(self.facts.num_heads * self.facts.head_dim, BLOCK)
+        return round_up(self.attention_size, BLOCK)
+
+    @property
+    def pads_attention(self) -> bool:
+        return self.attention > self.attention_size
 
     @property
     def mlp(self) -> int:
@@ -67,3 +78,37 @@ class Geometry:
     def v_row_stride_bytes(self) -> int:
         """One block more than the positions: rows of V^T then fall on different cache sets."""
         return self.positions + BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry(LayerGeometry):
+    """Sizes of a model: those of its usual layer, and of every other kind."""
+
+    facts: ModelFacts
+
+    @property
+    def kinds(self) -> tuple[LayerGeometry, ...]:
+        """One for each of the facts' kinds."""
+        return (self, *(LayerGeometry(kind, self.capacity) for kind in self.facts.variants))
+
+    def layers_of(self, kind: int) -> tuple[int, ...]:
+        """Numbers of the layers of a kind."""
+        return tuple(layer for layer in range(self.facts.num_layers) if self.facts.kind_of(layer) == kind)
+
+    @property
+    def rotaries(self) -> tuple[LayerFacts, ...]:
+        """One layer's facts for each different rotation."""
+        found: list[LayerFacts] = []
+        for facts in self.facts.kinds:
+            if facts.rotary_dim and not any(same_rotation(facts, other) for other in found):
+                found.append(facts)
+        return tuple(found)
+
+    @property
+    def rotary_words(self) -> int:
+        """Cosines and sines that a row needs, of all rotations."""
+        return sum(2 * facts.rotary_dim for facts in self.rotaries)
+
+
+def same_rotation(one: LayerFacts, other: LayerFacts) -> bool:
+    return one.rope_gain == other.rope_gain and np.array_equal(one.inverse_frequencies, other.inverse_frequencies)

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from npuserve.checkpoints.checkpoint import Checkpoint
 from npuserve.errors import CheckpointError
-from npuserve.models.facts import ModelFacts
-from npuserve.program.dram import PAGE, DramLayout, Matrix
+from npuserve.models.facts import LayerFacts, ModelFacts
+from npuserve.program.dram import DIRECTORY_WORDS, PAGE, DramLayout, Matrix
 from npuserve.program.embedding import EXACT_CANDIDATES, FALLBACK, holds, narrow
 from npuserve.program.geometry import WORD
 from npuserve.quant import int8
@@ -143,6 +143,8 @@ class _Writer:
     def pieces(self, embedding_dtype: np.dtype[np.generic]) -> Iterator[tuple[int, NDArray[np.generic]]]:
         for layer in range(self.facts.num_layers):
             yield from self._layer(layer)
+        if self.dram.directory_bytes:
+            yield self.dram.directory, self._directory()
         yield self.dram.final_norm, self._padded(self.facts.final_norm)
         yield from self._rows(self.facts.embedding if self.facts.tied_head else self.facts.head, self.dram.head)
         for start, rows in self._embedding_rows():
@@ -167,15 +169,23 @@ class _Writer:
                 self._finite(self.facts.embedding, self.checkpoint.tensor_rows(self.facts.embedding, start, stop)),
             )
 
+    def _directory(self) -> NDArray[np.uint32]:
+        """See `DramLayout.directory`."""
+        entries = np.zeros((self.facts.num_layers, DIRECTORY_WORDS), np.uint32)
+        for layer, entry in enumerate(entries):
+            entry[0] = self.dram.layer_starts[layer]
+            entry[1 + self.facts.kind_of(layer)] = 1
+        return entries
+
     def _layer(self, index: int) -> Iterator[tuple[int, NDArray[np.generic]]]:
-        base = index * self.dram.layer.stride
-        facts, names, layer = self.facts, self.facts.names, self.dram.layer
-        prefix = facts.layer_prefix.format(index)
-        yield base, self._layer_vectors(prefix)
+        base, kind = self.dram.layer_starts[index], self.facts.kind_of(index)
+        facts, layer = self.facts.kinds[kind], self.dram.kinds[kind]
+        names, prefix = facts.names, self.facts.layer_prefix.format(index)
+        yield base, self._layer_vectors(prefix, facts)
         heads, kv_heads = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
         q = self._weights(prefix + names.q, heads, facts.hidden_size)
         if not facts.qk_norm:
-            q *= np.float32(self._score_scale())
+            q *= np.float32(_score_scale(facts))
         k = self._weights(prefix + names.k, kv_heads, facts.hidden_size)
         v = self._weights(prefix + names.v, kv_heads, facts.hidden_size)
         yield from self._matrix(base, layer.qkv, np.concatenate([q, k, v]))
@@ -186,19 +196,15 @@ class _Writer:
         down = self._weights(prefix + names.down, facts.hidden_size, facts.intermediate_size)
         yield from self._matrix(base, layer.down, down)
 
-    def _score_scale(self) -> float:
-        """Scores come out in units of log2, divided by the root of the head's size."""
-        return LOG2_E / math.sqrt(self.facts.head_dim)
-
-    def _layer_vectors(self, prefix: str) -> NDArray[np.float32]:
-        facts, names = self.facts, self.facts.names
+    def _layer_vectors(self, prefix: str, facts: LayerFacts) -> NDArray[np.float32]:
+        names, scale = facts.names, np.float32(_score_scale(facts))
         parts = [self._padded(prefix + names.input_norm), self._padded(prefix + names.post_norm)]
         if names.q_norm and names.k_norm:
             q_norm = self._tensor(prefix + names.q_norm, facts.head_dim)
-            parts += [q_norm * np.float32(self._score_scale()), self._tensor(prefix + names.k_norm, facts.head_dim)]
+            parts += [q_norm * scale, self._tensor(prefix + names.k_norm, facts.head_dim)]
         if facts.qkv_bias:
             q_bias = self._bias(prefix + names.q, facts.num_heads * facts.head_dim)
-            parts += [q_bias if facts.qk_norm else q_bias * np.float32(self._score_scale())]
+            parts += [q_bias if facts.qk_norm else q_bias * scale]
             parts += [self._bias(prefix + name, facts.num_kv_heads * facts.head_dim) for name in (names.k, names.v)]
         if facts.o_bias:
             parts.append(self._bias(prefix + names.o, facts.hidden_size))
@@ -246,3 +252,8 @@ class _Writer:
             packed, scales = int8.pack(self._finite(name, rows))
             yield matrix.weights + start * matrix.row_stride, packed
             yield matrix.scales + start * matrix.blocks * WORD, scales
+
+
+def _score_scale(facts: LayerFacts) -> float:
+    """Scores come out in units of log2, divided by the root of the head's size."""
+    return LOG2_E / math.sqrt(facts.head_dim)

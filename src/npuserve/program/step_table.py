@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npuserve.core import Row
-from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout
+from npuserve.models.facts import LayerFacts
+from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout, KvLayout
 from npuserve.program.embedding import widen
 from npuserve.program.geometry import ATTENTION_BLOCK, WORD
 from npuserve.program.kernels.registers import SegmentWord
@@ -56,13 +57,13 @@ class StepTable:
     def __init__(self, dram: DramLayout, embedding: NDArray[np.generic]) -> None:
         self._dram, self._embedding = dram, embedding
         facts = dram.geometry.facts
-        half = facts.head_dim // 2
-        angles = np.arange(dram.geometry.positions)[:, None] * facts.inverse_frequencies[None, :half]
-        cosines, sines = np.cos(angles) * facts.rope_gain, np.sin(angles) * facts.rope_gain
-        self._angles = np.concatenate([cosines, cosines, -sines, sines], axis=1).astype(np.float32)
-        layers = np.arange(facts.num_layers, dtype=np.uint32) * np.uint32(dram.kv.stride)
+        rotations = [_angles(facts, dram.geometry.positions) for facts in dram.geometry.rotaries]
+        self._angles = np.concatenate(rotations, axis=1) if rotations else None
+        layers = range(facts.num_layers)
+        self._layer_kinds = [facts.kind_of(layer) for layer in layers]
         self._layer_steps = np.zeros((facts.num_layers, 1, WORDS_PER_SEGMENT), np.uint32)
-        self._layer_steps[:, 0, : SegmentWord.FULL_BLOCKS] = layers[:, None]
+        for layer in layers:
+            self._layer_steps[layer, 0, : SegmentWord.FULL_BLOCKS] = dram.kv_starts[layer]
         self._columns = np.arange(2 * ATTENTION_BLOCK)
 
     def rows(
@@ -71,25 +72,26 @@ class StepTable:
         """The row records, bytes, in step order. `masks_from` is each row's first position that has a mask."""
         geometry = self._dram.geometry
         size = geometry.facts.hidden_size
-        mask = geometry.hidden + 2 * geometry.facts.head_dim
+        mask = geometry.hidden + geometry.rotary_words
         columns = shape.mask_blocks * ATTENTION_BLOCK
         table = np.zeros((len(tokens), mask + columns), np.float32)
         table[:, :size] = widen(self._embedding[tokens])
-        table[:, geometry.hidden : mask] = self._angles[positions]
+        if self._angles is not None:
+            table[:, geometry.hidden : mask] = self._angles[positions]
         visible = self._columns[None, :columns] <= (positions - masks_from)[:, None]
         table[:, mask:] = np.where(visible, VISIBLE, HIDDEN)
         return table.view(np.uint8).reshape(-1)
 
     def segments(self, segments: Sequence[Segment]) -> NDArray[np.uint8]:
         """The segment words of every layer, bytes, [layers][segments][16]."""
-        first = np.zeros((1, len(segments), WORDS_PER_SEGMENT), np.uint32)
-        for words, segment in zip(first[0], segments, strict=True):
-            words[:] = self._first_layer(segment)
-        return (first + self._layer_steps).view(np.uint8).reshape(-1)
+        kinds = [[self._words(kv, segment) for segment in segments] for kv in self._dram.kv_kinds]
+        words = np.array(kinds, np.uint32)[self._layer_kinds] + self._layer_steps
+        return words.view(np.uint8).reshape(-1)
 
-    def _first_layer(self, segment: Segment) -> list[int]:
-        dram, kv, position = self._dram, self._dram.kv, segment.position
-        base = dram.slots + segment.slot * dram.slot_stride
+    def _words(self, kv: KvLayout, segment: Segment) -> list[int]:
+        """Of a layer whose cache begins where the slot does."""
+        position = segment.position
+        base = self._dram.slots + segment.slot * self._dram.slot_stride
         words = [0] * WORDS_PER_SEGMENT
         words[SegmentWord.KEYS] = base
         words[SegmentWord.KEY_SCALES] = base + kv.k_scales
@@ -102,3 +104,10 @@ class StepTable:
         words[SegmentWord.FULL_BLOCKS] = segment.full_blocks
         words[SegmentWord.MASKED_BLOCKS] = segment.masked_blocks
         return words
+
+
+def _angles(facts: LayerFacts, num_positions: int) -> NDArray[np.float32]:
+    """[positions, 2 * rotary_dim]: cosines twice, then sines negated and as they are."""
+    angles = np.arange(num_positions)[:, None] * facts.inverse_frequencies[None, :]
+    cosines, sines = np.cos(angles) * facts.rope_gain, np.sin(angles) * facts.rope_gain
+    return np.concatenate([cosines, cosines, -sines, sines], axis=1).astype(np.float32)

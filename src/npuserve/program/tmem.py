@@ -1,6 +1,7 @@
 """Where everything stands in TMEM while a step runs.
 
-    0            segment words of the current layer, [segments][16]
+    0            directory entry of the current layer
+                 segment words of the current layer, [segments][16]
                  vectors of the current layer (or the final norm)
                  statistics: one word per row and head, and the running values of a softmax tile
                  scores of one attention tile (the activation's scratch uses the same words)
@@ -10,16 +11,18 @@
                      q and k heads | v heads | attention | mlp      padded with zeros
     logits       over the row records, which are finished by then
 
-A uniform row stride means that one register reaches every part of a row. Offsets and sizes are words.
+A uniform row stride means that one register reaches every part of a row. Parts have the same place in every kind of
+layer, with room for the largest. Offsets and sizes are words.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from npuserve.errors import ProgramError
 from npuserve.isa.machine import MachineConfig
-from npuserve.program.dram import WORDS_PER_SEGMENT, LayerLayout
-from npuserve.program.geometry import ATTENTION_BLOCK, Geometry, round_up
+from npuserve.program.dram import DIRECTORY_WORDS, WORDS_PER_SEGMENT, LayerLayout
+from npuserve.program.geometry import ATTENTION_BLOCK, Geometry, LayerGeometry, round_up, same_rotation
 
 MAX_STRIDE = 0xFFFF
 CACHE_LINE = 16
@@ -52,11 +55,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class TmemLayout:
-    """Word addresses for one shape; ProgramError when they do not fit the machine."""
+    """Word addresses for one shape, as one kind of layer sees them; ProgramError when they do not fit the machine.
 
-    geometry: Geometry
+    Made with a model's geometry it is the view of the usual layer; `of` gives those of the other kinds.
+    """
+
+    geometry: LayerGeometry
     shape: Shape
     machine: MachineConfig
+    whole: Geometry | None = None
 
     def __post_init__(self) -> None:
         if self.row_stride > MAX_STRIDE:
@@ -67,31 +74,57 @@ class TmemLayout:
                 f" has {self.machine.tmem_words}"
             )
 
+    @cached_property
+    def model(self) -> Geometry:
+        """The model's geometry."""
+        if self.whole is not None:
+            return self.whole
+        assert isinstance(self.geometry, Geometry), "a view of one kind is made with `of`"
+        return self.geometry
+
+    def of(self, kind: int) -> "TmemLayout":
+        """The same places, as layers of a kind see them."""
+        return replace(self, geometry=self.model.kinds[kind], whole=self.model)
+
+    def _most(self, size: Callable[[LayerGeometry], int]) -> int:
+        """The largest of a size among the kinds."""
+        return max(size(geometry) for geometry in self._kinds)
+
+    @cached_property
+    def _kinds(self) -> tuple[LayerGeometry, ...]:
+        return self.model.kinds
+
     # ---- before the rows
 
     @property
-    def segments(self) -> int:
+    def directory(self) -> int:
         return 0
 
     @property
+    def segments(self) -> int:
+        return DIRECTORY_WORDS if len(self._kinds) > 1 else 0
+
+    @property
     def vectors(self) -> int:
-        return round_up(self.shape.segments * WORDS_PER_SEGMENT, CACHE_LINE)
+        return round_up(self.segments + self.shape.segments * WORDS_PER_SEGMENT, CACHE_LINE)
 
     @property
     def statistics(self) -> int:
         """One word per row and head, contiguous."""
-        return round_up(self.vectors + LayerLayout(self.geometry).vectors.size, CACHE_LINE)
+        size = self._most(lambda geometry: LayerLayout(geometry).vectors.size)
+        return round_up(self.vectors + size, CACHE_LINE)
 
     @property
     def tile_rows(self) -> int:
         """Rows of an attention tile: a decode row's heads, or a prompt segment's rows."""
-        heads = self.geometry.facts.num_heads if self.shape.decode_rows else 0
+        heads = self._most(lambda geometry: geometry.facts.num_heads) if self.shape.decode_rows else 0
         return max(heads, self.shape.prefill_rows)
 
     @cached_property
     def softmax(self) -> int:
         """Five vectors of tile_rows words: running maximum, block maximum, alpha, running sum, block sum."""
-        return round_up(self.statistics + self.shape.rows * self.geometry.num_qk_heads, CACHE_LINE)
+        heads = self._most(lambda geometry: geometry.num_qk_heads)
+        return round_up(self.statistics + self.shape.rows * heads, CACHE_LINE)
 
     @property
     def softmax_stride(self) -> int:
@@ -103,37 +136,51 @@ class TmemLayout:
 
     @cached_property
     def value_scales(self) -> int:
-        return round_up(self.accumulator + self.tile_rows * self.geometry.facts.head_dim, CACHE_LINE)
+        size = self._most(lambda geometry: geometry.facts.head_dim)
+        return round_up(self.accumulator + self.tile_rows * size, CACHE_LINE)
 
     @cached_property
     def scores(self) -> int:
-        return self.value_scales + self.geometry.facts.num_kv_heads * ATTENTION_BLOCK
+        heads = self._most(lambda geometry: geometry.facts.num_kv_heads)
+        return self.value_scales + heads * ATTENTION_BLOCK
 
     @property
     def activation_rows(self) -> int:
         """Rows that SwiGLU takes at once: as many as keep its scratch in the cache."""
-        return max(1, min(self.shape.rows, ACTIVATION_SCRATCH // self.geometry.facts.intermediate_size))
+        return self._activation_rows(self.geometry)
+
+    def _activation_rows(self, geometry: LayerGeometry) -> int:
+        return max(1, min(self.shape.rows, ACTIVATION_SCRATCH // geometry.facts.intermediate_size))
+
+    def _activation_scratch(self, geometry: LayerGeometry) -> int:
+        return self._activation_rows(geometry) * geometry.facts.intermediate_size
 
     @cached_property
     def rows(self) -> int:
-        scratch = max(self.tile_rows * ATTENTION_BLOCK, self.activation_rows * self.geometry.facts.intermediate_size)
+        scratch = max(self.tile_rows * ATTENTION_BLOCK, self._most(self._activation_scratch))
         return round_up(self.scores + scratch, CACHE_LINE)
 
     # ---- parts of a row record, from its start
 
     hidden = 0
 
-    @property
+    @cached_property
     def cosines(self) -> int:
-        return self.geometry.hidden
+        """Of the layer's own rotation; those of the model stand one behind the other."""
+        offset = self.model.hidden
+        for facts in self.model.rotaries:
+            if same_rotation(facts, self.geometry.facts):
+                break
+            offset += 2 * facts.rotary_dim
+        return offset
 
     @property
     def sines(self) -> int:
-        return self.cosines + self.geometry.facts.head_dim
+        return self.cosines + self.geometry.facts.rotary_dim
 
     @property
     def mask(self) -> int:
-        return self.sines + self.geometry.facts.head_dim
+        return self.model.hidden + self.model.rotary_words
 
     @property
     def record_words(self) -> int:
@@ -150,30 +197,42 @@ class TmemLayout:
 
     @cached_property
     def qk_heads(self) -> int:
-        wide = max(self.geometry.qkv, 2 * self.geometry.facts.intermediate_size)
+        wide = self._most(lambda geometry: max(geometry.qkv, 2 * geometry.facts.intermediate_size))
         return round_up(self.qkv + wide, CACHE_LINE)
 
     @property
     def v_heads(self) -> int:
-        return self.qk_heads + self.geometry.num_qk_heads * self.geometry.head
+        return self.qk_heads + self._most(lambda geometry: geometry.num_qk_heads * geometry.head)
 
     @property
     def attention(self) -> int:
-        return self.v_heads + self.geometry.facts.num_kv_heads * self.geometry.head
+        return self.v_heads + self._most(lambda geometry: geometry.facts.num_kv_heads * geometry.head)
 
     @property
     def mlp(self) -> int:
         """Input of the down projection: the gate's own words where it fills whole blocks."""
         if self.geometry.mlp == self.geometry.facts.intermediate_size:
             return self.gate_up
-        return self.attention + self.geometry.attention
+        return self.attention + self._most(lambda geometry: geometry.attention)
 
     @cached_property
     def row_stride(self) -> int:
-        end = self.attention + self.geometry.attention
-        if self.mlp != self.gate_up:
-            end += self.geometry.mlp
-        return end + CACHE_LINE
+        end = self.attention + self._most(lambda geometry: geometry.attention)
+        return end + self._most(_padded_mlp) + CACHE_LINE
+
+    @cached_property
+    def stale_padding(self) -> tuple[tuple[int, int], ...]:
+        """Parts (start, size) whose padding layers of another kind write, so that this kind has to clear it first."""
+        geometry, facts = self.geometry, self.geometry.facts
+        others = self._kinds
+        parts = []
+        if any(other.facts.head_dim != facts.head_dim for other in others) and geometry.head > facts.head_dim:
+            parts.append((self.qk_heads, self.attention - self.qk_heads))
+        if any(other.attention_size > geometry.attention_size for other in others) and geometry.pads_attention:
+            parts.append((self.attention, geometry.attention))
+        if any(other.facts.intermediate_size > facts.intermediate_size for other in others) and _padded_mlp(geometry):
+            parts.append((self.mlp, geometry.mlp))
+        return tuple(parts)
 
     # ---- after the layers
 
@@ -192,6 +251,11 @@ class TmemLayout:
     @cached_property
     def end(self) -> int:
         return self.rows + self.shape.rows * self.row_stride
+
+
+def _padded_mlp(geometry: LayerGeometry) -> int:
+    """Words of the down projection's input where it does not stand in the gate's."""
+    return 0 if geometry.mlp == geometry.facts.intermediate_size else geometry.mlp
 
 
 def most_rows(geometry: Geometry, machine: MachineConfig) -> int:

@@ -23,6 +23,10 @@ class Reg(IntEnum):
     MASKED_BLOCKS = 11
     SCALES = 12
     LOGITS = 13
+    DIRECTORY = 14
+    """DRAM address of the current layer's directory entry."""
+    KIND = 15
+    """1 where the current layer is of the kind whose body follows, else 0."""
 
 
 class SegmentWord(IntEnum):

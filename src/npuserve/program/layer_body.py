@@ -1,0 +1,153 @@
+"""One layer's share of a step, for one kind of layer."""
+
+from npuserve.isa.fields import Address
+from npuserve.isa.spec import VectorFunction
+from npuserve.program.assembler import Assembler
+from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout
+from npuserve.program.kernels.attention import Part, Tile, attend, store
+from npuserve.program.kernels.heads import add_bias, copy_values, norm_heads, rotate_heads
+from npuserve.program.kernels.linear import linear, quantize, rms_norm
+from npuserve.program.kernels.registers import Reg
+from npuserve.program.kernels.swiglu import swiglu
+from npuserve.program.tmem import TmemLayout
+
+
+class LayerBody:
+    """Emits the instructions that take the rows through a layer of kind number `kind`.
+
+    They expect the addresses of the layer's part of the image and of its segment words in Reg.LAYER and Reg.TABLE.
+    """
+
+    def __init__(self, asm: Assembler, dram: DramLayout, tmem: TmemLayout, kind: int) -> None:
+        self.asm, self.tmem = asm, tmem.of(kind)
+        self.layer, self.kv = dram.kinds[kind], dram.kv_kinds[kind]
+        self.geometry, self.shape = self.tmem.geometry, tmem.shape
+
+    def emit(self) -> None:
+        asm, tmem, layer = self.asm, self.tmem, self.layer
+        for start, size in tmem.stale_padding:
+            self._clear(start, size)
+        asm.emit("LD", src=Address(Reg.LAYER, 0), dst=tmem.vectors, count=layer.vectors.size)
+        asm.emit("LD", src=Address(Reg.TABLE, 0), dst=tmem.segments, count=self.shape.segments * WORDS_PER_SEGMENT)
+        self._norm(layer.vectors.input_norm)
+        linear(asm, layer.qkv, Reg.LAYER, out=tmem.rows + tmem.qkv, stride=tmem.row_stride, rows=self.shape.rows)
+        self._heads()
+        self._attention()
+        self._project(tmem.attention, self.geometry.attention)
+        linear(asm, layer.o, Reg.LAYER, out=tmem.rows, stride=tmem.row_stride, rows=self.shape.rows, accumulate=True)
+        if self.geometry.facts.o_bias:
+            self._bias(tmem.hidden, self.geometry.facts.hidden_size, layer.vectors.o_bias)
+        self._norm(layer.vectors.post_norm)
+        linear(
+            asm, layer.gate_up, Reg.LAYER, out=tmem.rows + tmem.gate_up, stride=tmem.row_stride, rows=self.shape.rows
+        )
+        swiglu(asm, tmem)
+        self._project(tmem.mlp, self.geometry.mlp)
+        linear(asm, layer.down, Reg.LAYER, out=tmem.rows, stride=tmem.row_stride, rows=self.shape.rows, accumulate=True)
+
+    def _norm(self, weight: int) -> None:
+        tmem, facts = self.tmem, self.geometry.facts
+        rms_norm(
+            self.asm,
+            source=tmem.rows,
+            stride=tmem.row_stride,
+            rows=self.shape.rows,
+            size=facts.hidden_size,
+            columns=self.geometry.hidden,
+            weight=tmem.vectors + weight,
+            statistics=tmem.statistics,
+            eps=facts.norm_eps,
+        )
+
+    def _project(self, part: int, columns: int) -> None:
+        tmem = self.tmem
+        quantize(self.asm, source=tmem.rows + part, stride=tmem.row_stride, rows=self.shape.rows, columns=columns)
+
+    def _bias(self, part: int, size: int, bias: int) -> None:
+        tmem = self.tmem
+        add_bias(
+            self.asm,
+            out=tmem.rows + part,
+            stride=tmem.row_stride,
+            rows=self.shape.rows,
+            size=size,
+            bias=tmem.vectors + bias,
+        )
+
+    def _heads(self) -> None:
+        asm, tmem, facts, vectors = self.asm, self.tmem, self.geometry.facts, self.layer.vectors
+        if facts.qkv_bias:
+            self._bias(tmem.qkv, self.geometry.qkv, vectors.qkv_bias)
+        if facts.qk_norm:
+            q_weight, k_weight = tmem.vectors + vectors.q_norm, tmem.vectors + vectors.k_norm
+            norm_heads(asm, tmem, first_head=0, num_heads=facts.num_heads, weight=q_weight, eps=facts.norm_eps)
+            norm_heads(
+                asm,
+                tmem,
+                first_head=facts.num_heads,
+                num_heads=facts.num_kv_heads,
+                weight=k_weight,
+                eps=facts.norm_eps,
+            )
+        rotate_heads(asm, tmem)
+        copy_values(asm, tmem)
+
+    def _attention(self) -> None:
+        """The prompt segment head by head over its rows, then each decode row over its heads."""
+        asm, tmem, shape, kv = self.asm, self.tmem, self.shape, self.kv
+        if shape.prefill_rows:
+            asm.set(Reg.SEGMENT, tmem.segments)
+            store(asm, tmem, kv, row=Address(0, tmem.rows), rows=shape.prefill_rows)
+            for q_head in range(self.geometry.facts.num_heads):
+                attend(asm, tmem, kv, self._prompt_tile(q_head))
+        if shape.decode_rows:
+            first = 1 if shape.prefill_rows else 0
+            asm.set(Reg.SEGMENT, tmem.segments + first * WORDS_PER_SEGMENT)
+            asm.set(Reg.ROW, tmem.rows + shape.prefill_rows * tmem.row_stride)
+            with asm.loop(shape.decode_rows):
+                store(asm, tmem, kv, row=Address(Reg.ROW, 0), rows=1)
+                attend(asm, tmem, kv, self._decode_tile())
+                asm.step(Reg.SEGMENT, WORDS_PER_SEGMENT)
+                asm.step(Reg.ROW, tmem.row_stride)
+
+    def _prompt_tile(self, q_head: int) -> Tile:
+        tmem, facts = self.tmem, self.geometry.facts
+        return Tile(
+            parts=(Part(q_head // facts.group_size, 0, self.shape.prefill_rows),),
+            q=Address(0, tmem.rows + tmem.qk_heads + q_head * self.geometry.head),
+            q_stride=tmem.row_stride,
+            mask=Address(0, tmem.rows + tmem.mask),
+            mask_stride=tmem.row_stride,
+            out=Address(0, tmem.rows + tmem.attention + q_head * facts.head_dim),
+            out_stride=tmem.row_stride,
+        )
+
+    def _decode_tile(self) -> Tile:
+        """All heads of one row; groups wider than the machine's rows are cut."""
+        tmem, facts = self.tmem, self.geometry.facts
+        limit = min(self.asm.machine.act_rows, self.asm.machine.mcols)
+        parts = tuple(
+            Part(kv_head, kv_head * facts.group_size + first, min(limit, facts.group_size - first))
+            for kv_head in range(facts.num_kv_heads)
+            for first in range(0, facts.group_size, limit)
+        )
+        return Tile(
+            parts=parts,
+            q=Address(Reg.ROW, tmem.qk_heads),
+            q_stride=self.geometry.head,
+            mask=Address(Reg.ROW, tmem.mask),
+            mask_stride=0,
+            out=Address(Reg.ROW, tmem.attention),
+            out_stride=facts.head_dim,
+        )
+
+    def _clear(self, part: int, size: int) -> None:
+        tmem = self.tmem
+        self.asm.vop(
+            VectorFunction.FILL,
+            tmem.rows + part,
+            b=0.0,
+            rows=self.shape.rows,
+            cols=size,
+            strides=(tmem.row_stride, 0, 0),
+        )
