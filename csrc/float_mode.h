@@ -1,5 +1,5 @@
-// The floating-point mode that the kernels rely on, for the life of the object: round to nearest, denormal operands
-// read as zero, denormal results kept (see kernels/lanes.h).
+// The floating-point mode that kernels run in, for the life of the object: round to nearest, denormal results kept,
+// and with `denormals_are_zero` denormal operands read as zero (see kernels/lanes.h).
 #pragma once
 
 #if defined(__x86_64__)
@@ -11,10 +11,12 @@ namespace npu {
 class FloatMode {
  public:
 #if defined(__x86_64__)
-  FloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(kAllMasked | kDenormalsAreZero); }
+  explicit FloatMode(bool denormals_are_zero) : saved_(_mm_getcsr()) {
+    _mm_setcsr(kAllMasked | (denormals_are_zero ? kDenormalsAreZero : 0));
+  }
   ~FloatMode() { _mm_setcsr(saved_); }
 #else
-  FloatMode() = default;
+  explicit FloatMode(bool) {}
   ~FloatMode() {}
 #endif
   FloatMode(const FloatMode&) = delete;

@@ -74,6 +74,7 @@ using VopKernel = void (*)(const VopJob&);
 
 struct Kernels {
   const char* name;
+  bool denormals_are_zero;  // the floating-point mode to call them in, see float_mode.h
   // Indexed by function and by whether B is one word per row; null where a function is not a plain VOP.
   VopKernel vop[21][2];
   void (*outer)(const OuterJob&);

@@ -45,7 +45,7 @@ uint64_t act_stride(const MachineConfig& config) { return uint64_t{config.act_bl
 Machine::Machine(const MachineConfig& config)
     : config_(checked(config)),
       kernels_(kernels_called(config.kernels)),
-      pool_(config.num_threads),
+      pool_(config.num_threads, kernels_->denormals_are_zero),
       dram_(config.dram_bytes),
       shadows_(config.shadow_limit_bytes, config.dram_bytes, config.depth),
       act_stride_(act_stride(config)),
@@ -103,7 +103,7 @@ void Machine::start_program(const std::array<uint32_t, 8>& arguments) {
 }
 
 uint64_t Machine::run(const std::array<uint32_t, 8>& arguments, uint64_t max_instructions) {
-  const FloatMode mode;
+  const FloatMode mode(kernels_->denormals_are_zero);
   pool_.wake();
   arguments_ = arguments;
   start_program(arguments);

@@ -43,9 +43,11 @@ int usable_processors() {
   return std::max(1, std::min(count, quota_processors()));
 }
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads, bool denormals_are_zero) {
   if (num_threads <= 0) num_threads = usable_processors();
-  for (int thread = 1; thread < num_threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+  for (int thread = 1; thread < num_threads; ++thread) {
+    workers_.emplace_back([this, thread, denormals_are_zero] { work(thread, denormals_are_zero); });
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -93,8 +95,8 @@ void ThreadPool::wake() {
   wake_.notify_all();
 }
 
-void ThreadPool::work(int thread) {
-  const FloatMode mode;
+void ThreadPool::work(int thread, bool denormals_are_zero) {
+  const FloatMode mode(denormals_are_zero);
   auto last_job = std::chrono::steady_clock::now();
   while (!stop_.load(std::memory_order_relaxed)) {
     if (claim_and_run(thread)) {

@@ -17,8 +17,9 @@ namespace npu {
 
 class ThreadPool {
  public:
-  // `num_threads` counts the calling thread; 0 means as many as this process may use.
-  explicit ThreadPool(int num_threads);
+  // `num_threads` counts the calling thread; 0 means as many as this process may use. The workers run in the
+  // FloatMode of `denormals_are_zero`.
+  ThreadPool(int num_threads, bool denormals_are_zero);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -45,7 +46,7 @@ class ThreadPool {
   using Function = void (*)(const void*, int, int);
 
   void dispatch(int num_chunks, Function function, const void* context);
-  void work(int thread);
+  void work(int thread, bool denormals_are_zero);
   bool claim_and_run(int thread);
   bool has_work() const;
 

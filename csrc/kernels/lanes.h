@@ -1,10 +1,11 @@
 // Vectors of fp32 and int32 in the width that this translation unit is compiled for.
 //
 // Included by each kernel set; everything lives in an unnamed namespace, so that code made for one CPU cannot be
-// linked into another set. Arithmetic relies on DAZ where the CPU has it: an fp32 operation then reads denormals as
-// signed zero, which is the machine's input flush, and also the output flush of every intermediate that only feeds
-// another fp32 operation. What is stored, or looked at as bits, goes through finish() or flush(). FTZ stays off: it
-// would flush before rounding, and the machine keeps a product that rounds up to 2^-126.
+// linked into another set. The x86 sets rely on DAZ: an fp32 operation then reads denormals as signed zero, which is
+// the machine's input flush, and also the output flush of every intermediate that only feeds another fp32 operation.
+// What is stored, or looked at as bits, goes through finish() or flush(). FTZ stays off: it would flush before
+// rounding, and the machine keeps a product that rounds up to 2^-126. The generic set flushes each result itself and
+// runs in the default mode of any CPU.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ constexpr int kLanes = 8;
 constexpr int kLanes = 4;
 #endif
 
-#if defined(__x86_64__)
+#if defined(__AVX2__)
 constexpr bool kDenormalsAreZero = true;
 #else
 constexpr bool kDenormalsAreZero = false;

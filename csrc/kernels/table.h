@@ -51,7 +51,7 @@ void bias(const int8_t* act, int64_t act_stride, int64_t rows, const PackLayout&
 #define NPU_ROWS(FUNCTION) {FUNCTION, FUNCTION}
 #define NPU_KERNEL_TABLE(NAME, DOT)                                                            \
   {                                                                                            \
-    NAME,                                                                                      \
+    NAME, kDenormalsAreZero,                                                                   \
         {                                                                                      \
             NPU_BINARY(Add),                                                                   \
             NPU_BINARY(Sub),                                                                   \
