@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -119,7 +121,13 @@ auto dram_view(nb::handle_t<PythonMachine> self, uint64_t address, uint64_t size
 void map_image(PythonMachine& self, const std::string& path, uint64_t file_offset, uint64_t size, uint64_t address) {
   const PythonMachine::Use use(self);
   require_range(address, size, use->dram().size(), "DRAM");
-  use->map_file(path, file_offset, size, address);
+  try {
+    use->map_file(path, file_offset, size, address);
+  } catch (const std::system_error& error) {
+    errno = error.code().value();
+    PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
+    throw nb::python_error();
+  }
 }
 
 auto read_tmem(PythonMachine& self, uint64_t address, uint64_t size) {
