@@ -15,7 +15,11 @@ CLASSES = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
 }
+
+
+IDS = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
 
 
 def save_tiny_model(folder: Path, model_type: str, **changes: Any) -> Any:
@@ -23,6 +27,7 @@ def save_tiny_model(folder: Path, model_type: str, **changes: Any) -> Any:
     config_class, model_class = CLASSES[model_type]
     config = tiny_config(model_type, **changes)
     config.pop("rope_theta")
+    config |= {key: value for key, value in IDS.items() if key not in changes}
     torch.manual_seed(0)
     model = model_class(config_class(**config)).float().eval()
     with torch.no_grad():

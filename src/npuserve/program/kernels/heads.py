@@ -67,11 +67,15 @@ def norm_heads(asm: Assembler, tmem: TmemLayout, *, first_head: int, num_heads: 
 def rotate_heads(asm: Assembler, tmem: TmemLayout) -> None:
     """Rotate q and k heads by their row's angles, from the qkv product into the padded heads.
 
-    out = x * [cos, cos] + swap(x) * [-sin, sin], where swap exchanges the two halves of a head; the host writes
-    cosines and sines doubled and signed that way.
+    out = x * [cos, cos] + swap(x) * [-sin, sin], where swap exchanges the two halves of the dimensions that rotate;
+    the host writes cosines and sines doubled and signed that way. The other dimensions are copied.
     """
     geometry, rows, stride = tmem.geometry, tmem.shape.rows, tmem.row_stride
-    size, half = geometry.facts.head_dim, geometry.facts.head_dim // 2
+    size, rotary, half = geometry.facts.head_dim, geometry.facts.rotary_dim, geometry.facts.rotary_dim // 2
+    if rotary < size:
+        _copy(asm, tmem, tmem.qkv + rotary, tmem.qk_heads + rotary, geometry.num_qk_heads, size - rotary)
+    if not rotary:
+        return
     source = Grid(tmem.rows + tmem.qkv, stride, size)
     target = Grid(tmem.rows + tmem.qk_heads, stride, geometry.head)
     cosines = Grid(tmem.rows + tmem.cosines, stride, 0)
@@ -91,30 +95,35 @@ def rotate_heads(asm: Assembler, tmem: TmemLayout) -> None:
 
         multiply(target, source.shifted(half), sines, half)
         multiply(target.shifted(half), source, sines.shifted(half), half)
-        multiply(source, source, cosines, size)
+        multiply(source, source, cosines, rotary)
         asm.vop(
             VectorFunction.ADD,
             target.start(sweep),
             source.start(sweep),
             target.start(sweep),
             rows=sweep.length,
-            cols=size,
+            cols=rotary,
             strides=(target.stride(sweep), source.stride(sweep), target.stride(sweep)),
         )
 
 
 def copy_values(asm: Assembler, tmem: TmemLayout) -> None:
     """v heads from the qkv product into their padded places."""
-    geometry = tmem.geometry
-    size = geometry.facts.head_dim
-    source = Grid(tmem.rows + tmem.qkv + geometry.num_qk_heads * size, tmem.row_stride, size)
-    target = Grid(tmem.rows + tmem.v_heads, tmem.row_stride, geometry.head)
-    for sweep in sweeps(tmem.shape.rows, geometry.facts.num_kv_heads):
+    facts = tmem.geometry.facts
+    values = tmem.qkv + tmem.geometry.num_qk_heads * facts.head_dim
+    _copy(asm, tmem, values, tmem.v_heads, facts.num_kv_heads, facts.head_dim)
+
+
+def _copy(asm: Assembler, tmem: TmemLayout, part: int, padded: int, num_heads: int, columns: int) -> None:
+    """`columns` words of each head of a row from where heads stand packed to where they are padded."""
+    source = Grid(tmem.rows + part, tmem.row_stride, tmem.geometry.facts.head_dim)
+    target = Grid(tmem.rows + padded, tmem.row_stride, tmem.geometry.head)
+    for sweep in sweeps(tmem.shape.rows, num_heads):
         asm.vop(
             VectorFunction.COPY,
             target.start(sweep),
             source.start(sweep),
             rows=sweep.length,
-            cols=size,
+            cols=columns,
             strides=(target.stride(sweep), source.stride(sweep), 0),
         )
