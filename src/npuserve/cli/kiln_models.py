@@ -12,7 +12,7 @@ _SUFFIX = re.compile(
 
 
 def discover(configured: Path | None, ending: str, default_folder: Path = DEFAULT_FOLDER) -> Path | None:
-    """The configured file if it exists; else the first with `ending` in its folder, by name, else in `default_folder`."""
+    """The configured file if it exists, else the first with `ending` in its folder, else in `default_folder`."""
     if configured is not None and configured.exists():
         return configured
     folders = [configured.parent] if configured is not None else []

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from npuserve.core import Request
+from npuserve.core import CacheSource, Request
 from npuserve.engine.stats import EngineStats
 
 
@@ -23,6 +23,8 @@ class AnyEngine(Protocol):
 
     def cancel(self, request_id: str) -> None: ...
 
-    def forget_contexts(self) -> bool: ...
+    def cancel_all(self) -> int: ...
+
+    def forget_contexts(self, tier: CacheSource | None = None) -> bool: ...
 
     def stats(self) -> EngineStats: ...

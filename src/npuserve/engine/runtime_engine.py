@@ -5,13 +5,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-from npuserve.core import Event, FinishReason, Request
+from npuserve.core import CacheSource, Event, FinishReason, Request
 from npuserve.devices.runtime import Runtime, RuntimePiece, RuntimeUsage
 from npuserve.engine.runtime_request import check_request
 from npuserve.engine.runtime_run import PieceBytes, RuntimeRun
-from npuserve.engine.stats import Counters, EngineStats, SlotStats
+from npuserve.engine.runtime_statistics import RuntimeStatistics
+from npuserve.engine.stats import EngineStats
 from npuserve.errors import DeviceError, DeviceUnavailableError, NpuserveError, OverloadedError, RequestError
 from npuserve.text.text_ids import joined_text
 
@@ -49,6 +50,7 @@ class RuntimeEngine:
         deliver: Callable[[list[Event]], None],
         *,
         max_queue: int = 256,
+        on_failure: Callable[[str], None] = lambda failure: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runtime = runtime
@@ -56,6 +58,7 @@ class RuntimeEngine:
         self._texts = texts
         self._deliver_events = deliver
         self._max_queue = max_queue
+        self._on_failure = on_failure
         self._clock = clock
         # The condition guards everything below.
         self._wake = threading.Condition()
@@ -63,7 +66,7 @@ class RuntimeEngine:
         self._current: RuntimeRun | None = None
         self._last_event: Event | None = None
         self._aborting = False
-        self._counters = Counters()
+        self._statistics = RuntimeStatistics(clock())
         self._num_failures_in_row = 0
         self._failure: str | None = None
         self._stop_at_s: float | None = None
@@ -118,7 +121,7 @@ class RuntimeEngine:
                     " try again later or start it with a larger --max-queue"
                 )
             self._queue.append(run)
-            self._counters.num_requests += 1
+            self._statistics.counters.num_requests += 1
             self._wake.notify_all()
 
     def cancel(self, request_id: str) -> None:
@@ -128,23 +131,23 @@ class RuntimeEngine:
                 if run.id == request_id:
                     self._end(run, FinishReason.CANCELLED)
 
-    def forget_contexts(self) -> bool:
+    def cancel_all(self) -> int:
+        """See `Engine.cancel_all`."""
+        with self._wake:
+            alive = self._alive()
+            for run in alive:
+                self._end(run, FinishReason.CANCELLED)
+            return len(alive)
+
+    def forget_contexts(self, tier: CacheSource | None = None) -> bool:
         """Nothing is kept from one run to the next; False while any request is alive."""
         with self._wake:
             return not self._alive()
 
     def stats(self) -> EngineStats:
         """A consistent picture of this moment."""
-        now_s = self._clock()
         with self._wake:
-            run = self._current
-            slots: tuple[SlotStats, ...] = ()
-            if run is not None and run.started_s is not None:
-                num_tokens = len(run.request.prompt_ids) + run.num_generated
-                slots = (SlotStats(0, run.id, num_tokens, now_s - run.started_s),)
-            return EngineStats(
-                num_queued=len(self._queue), num_running=len(slots), num_slots=1, slots=slots, **asdict(self._counters)
-            )
+            return self._statistics.picture(self._current, len(self._queue), self._clock())
 
     def _end_markers(self, request: Request) -> Sequence[str]:
         """None for a client that asked to go on past the end of the turn: its stop ids lack the model's."""
@@ -179,7 +182,7 @@ class RuntimeEngine:
                 if self._queue and not self._aborting:
                     run = self._current = self._queue.popleft()
                     run.started_s = self._clock()
-                    self._counters.num_tokens_in += len(run.request.prompt_ids)
+                    self._statistics.count_started(run, run.started_s)
                     self._wake.notify_all()
                     return run
                 if self._stop_at_s is not None and not self._queue:
@@ -201,7 +204,8 @@ class RuntimeEngine:
             _log.exception("a run broke")
             error = DeviceError("the run broke on a fault of the server; see its log")
         with self._wake:
-            self._counters.device_s += self._clock() - started_s
+            now_s = self._clock()
+            self._statistics.count_run(now_s - started_s, now_s)
             if run.finish is None:
                 self._complete(run, usage, error)
             self._deliver_last(usage.num_prompt_tokens)
@@ -217,7 +221,7 @@ class RuntimeEngine:
             self._end(run, FinishReason.LENGTH if is_full else FinishReason.STOP)
             return
         _log.error("a run failed: %s", error)
-        self._counters.num_failed_steps += 1
+        self._statistics.counters.num_failed_steps += 1
         self._num_failures_in_row += 1
         self._end(run, FinishReason.FAILED, error=f"the NPU failed while it worked on this request: {error}")
         if isinstance(error, DeviceUnavailableError) or self._num_failures_in_row >= _MAX_FAILED_RUNS:
@@ -229,9 +233,7 @@ class RuntimeEngine:
         with self._wake:
             if run.finish is not None:
                 return
-            self._counters.num_steps += 1
-            self._counters.num_tokens_out += 1
-            self._counters.last_step_s = now_s
+            self._statistics.count_token(now_s)
             self._num_failures_in_row = 0
             event = run.push(piece, now_s)
             if event is not None:
@@ -285,6 +287,7 @@ class RuntimeEngine:
     def _tell(self, run: RuntimeRun, event: Event) -> None:
         """Deliver, but keep the last event of a text prompt until the run has returned and its tokens are known."""
         if event.finish is not None:
+            self._statistics.count_end(event)
             self._wake.notify_all()
             if run is self._current and joined_text(run.request.prompt_ids) is not None:
                 self._last_event = event
@@ -302,6 +305,7 @@ class RuntimeEngine:
         self._failure = failure
         for run in self._alive():
             self._end(run, FinishReason.FAILED, error=failure)
+        self._on_failure(failure)
 
     def _deliver(self, events: list[Event]) -> None:
         try:

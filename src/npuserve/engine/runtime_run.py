@@ -19,7 +19,7 @@ class RuntimeRun:
     """The reply as it grows; knows no thread and no clock.
 
     Each piece counts as one token of the reply. It ends at a stop token, at the text of one of `end_markers` (real
-    runtimes spell control tokens out), or at max_tokens; what may be the beginning of a marker is held.
+    runtimes spell control tokens out), or at max_tokens. A piece that may hold the beginning of a marker is held whole.
     """
 
     def __init__(self, request: Request, end_markers: Sequence[str], token_bytes: PieceBytes) -> None:
@@ -33,6 +33,8 @@ class RuntimeRun:
         # Markers are ASCII or whole UTF-8 characters; matching is done on bytes, each as one Latin-1 character.
         self._stops = StopStrings([marker.encode().decode("latin-1") for marker in end_markers])
         self._num_held = 0
+        self._held = b""
+        self._num_unmatched_bytes = 0
 
     @property
     def id(self) -> str:
@@ -53,9 +55,11 @@ class RuntimeRun:
         self._num_held += 1
         if self.num_generated >= sampling.max_tokens:
             return self.end(FinishReason.LENGTH, now_s, text=text)
-        if not text and piece.text:
+        self._held += text
+        self._num_unmatched_bytes += len(piece.text) - len(text)
+        if self._num_unmatched_bytes:
             return None
-        return Event(self.id, self._ids(text, piece.token_id))
+        return Event(self.id, self._ids(b"", piece.token_id))
 
     def end(
         self,
@@ -70,8 +74,6 @@ class RuntimeRun:
         self.finish, self.finished_s = finish, now_s
         if self._stops.found is None and finish in (FinishReason.STOP, FinishReason.LENGTH):
             text += self._stops.finish().encode("latin-1")
-        if text and not self._num_held:
-            self._num_held = 1
         return Event(self.id, self._ids(text), finish, stop_token_id, error, timings=self.timings(now_s))
 
     def timings(self, now_s: float) -> Timings:
@@ -81,8 +83,9 @@ class RuntimeRun:
         return Timings(started_s - self.request.arrival_s, first_s - started_s, now_s - first_s)
 
     def _ids(self, text: bytes, token_id: int = -1) -> tuple[int, ...]:
-        """One id for each piece that is told now; the last carries the text, as the token's own id when it says so."""
-        count, self._num_held = self._num_held, 0
+        """One id for each held piece; the last carries the text, as the token's own id when that says the same."""
+        text = self._held + text
+        count, self._num_held, self._held = self._num_held, 0, b""
         if not count:
             return ()
         is_token = token_id >= 0 and self._token_bytes[token_id] == text
