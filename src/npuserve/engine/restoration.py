@@ -68,7 +68,7 @@ class Restoration:
         self._store.give_back(self._lent)
         sequence = self.sequence
         sequence.is_restoring = False
-        if sequence.num_generated == 0:
+        if not sequence.is_counted:  # before its first row; later ones only bring back what it had
             sequence.note_cached(sequence.num_computed, max(self._num_tokens, key=lambda s: self._num_tokens[s]))
 
     def drop_passing_page(self) -> None:

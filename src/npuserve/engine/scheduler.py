@@ -46,8 +46,9 @@ class Scheduler:
     have no rows.
 
     A family with recurrent state has one slot. With `swaps`, as contexts can be taken out and brought back, up to
-    `max_running` sequences use it in turns of `quantum` rows (a chunk at least); its rows then stop at the end of each
-    page, as only there its state can be saved with it. `num_stored` tells how much of a sequence is saved elsewhere.
+    `max_running` sequences use it in turns of `quantum` rows (a chunk at least; rows that only make up for a context
+    that was lost do not count, so every turn gets somewhere). Rows then stop at the end of each page, as only there the
+    state can be saved with it. `num_stored` tells how much of a sequence is saved elsewhere.
     """
 
     def __init__(
@@ -162,8 +163,7 @@ class Scheduler:
             if sequence.finish is not None:
                 continue
             is_sampled = count == sequence.num_pending
-            sequence.num_computed += count
-            sequence.num_rows_in_turn += count
+            sequence.note_run(count)
             if is_sampled:
                 events.append(self._append(sequence, tokens[sequence.id], now_s))
         return events

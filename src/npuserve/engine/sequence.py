@@ -22,6 +22,7 @@ class Sequence:
         self.cache_source: CacheSource | None = None
         self.is_restoring = False
         self.num_rows_in_turn = 0
+        self._num_computed_before = 0
         self.is_counted = False
         self.finish: FinishReason | None = None
         self.admitted_s: float | None = None
@@ -58,6 +59,12 @@ class Sequence:
         """Say that the first `num_tokens` of the prompt cost nothing, and what gave most of them."""
         self.num_cached = num_tokens
         self.cache_source = source if num_tokens else None
+
+    def note_run(self, count: int) -> None:
+        """Book the next `count` pending tokens as run; those that had been run before do not count for the turn."""
+        self.num_computed += count
+        self.num_rows_in_turn += max(0, min(count, self.num_computed - self._num_computed_before))
+        self._num_computed_before = max(self._num_computed_before, self.num_computed)
 
     def next_rows(self, count: int) -> list[Row]:
         """Rows of the next `count` pending tokens; the last of all pending ones wants logits, or all of a prompt."""

@@ -63,13 +63,13 @@ class DiskReader:
                 if self._is_closed:
                     return
                 reading, on_progress = self._queue.popleft()
-            for key in reading.keys:
+            for place, key in enumerate(reading.keys):
                 if reading.is_cancelled or self._is_closed:
                     break
                 page = self._get(key)
                 if page is None:
                     # What lies behind a missing page is of no use.
-                    reading.ready.update(dict.fromkeys(reading.keys[len(reading.ready) :]))
+                    reading.ready.update(dict.fromkeys(reading.keys[place:]))
                     reading.is_cancelled = True
                 else:
                     reading.ready[key] = page

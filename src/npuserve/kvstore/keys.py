@@ -43,10 +43,6 @@ class KeyChain:
         """The key of the page before `page`, or the root."""
         return self._keys[0] if page == 0 else self.key(page - 1, token_ids)
 
-    def cut(self, num_pages: int) -> None:
-        """Forget all but the first pages: the context goes on differently behind them."""
-        del self._keys[num_pages + 1 :]
-
 
 def _digest(data: bytes, person: bytes) -> bytes:
     return blake2b(data, digest_size=KEY_BYTES, person=person).digest()

@@ -55,3 +55,32 @@ def test_no_slot_is_given_twice_or_taken_back_twice() -> None:
     table.release(0, [1], "")
     with pytest.raises(AssertionError, match="released twice"):
         table.release(0, [1], "")
+
+
+def test_what_is_lost_in_a_slot_is_told() -> None:
+    table = warm(([1, 2, 3, 4], "me"))
+    acquired = table.acquire([1, 2, 9], "me")
+    assert acquired.displaced is not None
+    assert (list(acquired.displaced.tokens), acquired.displaced.salt) == ([1, 2, 3, 4], "me")
+    assert warm(([1, 2], "")).acquire([1, 2, 3], "").displaced is None
+
+
+def test_another_context_is_left_alone_when_the_shared_start_is_stored() -> None:
+    contexts = [([7, 8], ""), (list(range(1000)), "")]
+    prompt = [*range(100), 5]
+    assert warm(*contexts).acquire(prompt, "", 0)[:2] == (1, 100)
+    assert warm(*contexts).acquire(prompt, "", 90)[:2] == (0, 0)
+
+
+def test_a_slot_is_used_again_when_most_of_it_is_or_a_page_more_than_is_stored() -> None:
+    contexts = [([7, 8], ""), (list(range(1000)), "")]
+    assert warm(*contexts).acquire([*range(600), 5], "", 600)[:2] == (1, 600)
+    assert warm(*contexts).acquire([*range(300), 5], "", 300 - 64)[:2] == (1, 300)
+
+
+def test_contexts_of_free_slots_are_listed_last_freed_first() -> None:
+    table = warm(([1], "a"), ([], ""), ([2, 3], "b"))
+    assert [(slot, list(context.tokens), context.salt) for slot, context in table.contexts()] == [
+        (2, [2, 3], "b"),
+        (0, [1], "a"),
+    ]

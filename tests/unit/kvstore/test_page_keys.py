@@ -36,11 +36,3 @@ def test_a_chain_gives_the_keys_of_its_pages_in_any_order() -> None:
     assert chain.key(1, token_ids) == second
     assert chain.key(0, token_ids) == first
     assert (chain.parent(0, token_ids), chain.parent(1, token_ids)) == (ROOT, first)
-
-
-def test_a_cut_chain_goes_on_differently() -> None:
-    chain = KeyChain(ROOT)
-    before = chain.key(1, list(range(128)))
-    chain.cut(1)
-    assert chain.key(1, [*range(64), *range(64)]) != before
-    assert chain.key(0, list(range(64))) == page_key(ROOT, range(64))
