@@ -104,6 +104,10 @@ CHAT_BAD: list[tuple[dict[str, Any], str]] = [
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"logprobs": 1}, "logprobs"),
     ({"top_logprobs": 21}, "top_logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"messages": [{"role": "user", "content": "x", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
+    ({"messages": [{"role": "assistant", "tool_calls": [5]}]}, "messages[0].tool_calls[0]"),
     ({"messages": None}, "messages"),
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
@@ -145,6 +149,8 @@ TEXT_BAD: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [[1], [-1]]}, "prompt[1][0]"),
     ({"prompt": [True]}, "prompt[0]"),
     ({"prompt": ["x"] * 129}, "prompt"),
+    ({"prompt": ["x"] * 20, "n": 16}, "prompt"),
+    ({"best_of": 2, "stream": True}, "best_of"),
 ]
 
 
@@ -170,36 +176,54 @@ def test_text_that_cannot_fit_is_refused_without_counting(http: httpx.Client, pa
 
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
-SHARED_UNBUILT: list[tuple[dict[str, Any], str]] = [
-    ({"n": 2}, "n"),
-    ({"best_of": 2}, "best_of"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
-    ({"regex": "a+"}, "regex"),
-    ({"grammar": "start: 'a'"}, "grammar"),
-    ({"choice": ["a"]}, "choice"),
-    ({"guided_json": {}}, "guided_json"),
-    ({"tools": [TOOL]}, "tools"),
-    ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+NAMED = {"type": "function", "function": {"name": "f"}}
+STRUCTURE_BAD: list[tuple[dict[str, Any], str]] = [
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "odd"}}}}, "response_format"),
+    ({"response_format": {"type": "json_object"}, "regex": "a"}, "response_format"),
+    ({"regex": "("}, "regex"),
+    ({"regex": 5}, "regex"),
+    ({"regex": ""}, "regex"),
+    ({"regex": "(?=a)b"}, "regex"),
+    ({"grammar": "start: nothing"}, "grammar"),
+    ({"grammar": "::= ::="}, "grammar"),
+    ({"choice": []}, "choice"),
+    ({"choice": ["a", 1]}, "choice[1]"),
+    ({"guided_json": "{"}, "guided_json"),
+    ({"guided_json": {"type": "object", "not": {}}}, "guided_json"),
+    ({"json_schema": 7}, "json_schema"),
+    ({"structured_outputs": {"colour": "red"}}, "structured_outputs.colour"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
+    ({"tool_choice": NAMED}, "tool_choice.function.name"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+    ({"tools": [TOOL, TOOL]}, "tools"),
 ]
 
 
-@pytest.mark.parametrize("path", [CHAT, TEXT])
-@pytest.mark.parametrize(("fields", "param"), SHARED_UNBUILT)
-def test_field_without_its_part_is_refused_rather_than_ignored(
-    http: httpx.Client, path: str, fields: dict[str, Any], param: str
-) -> None:
-    error = refused(post(http, path, **fields), param)
-    assert error["code"] == "unsupported"
-    assert "not supported by this server yet" in error["message"]
+@pytest.mark.parametrize(("fields", "param"), STRUCTURE_BAD)
+def test_structure_that_cannot_be_enforced_is_refused(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
+    refused(post(http, CHAT, **fields), param)
+
+
+@pytest.mark.parametrize("field", ["guided_json", "regex", "grammar"])
+def test_grammar_beyond_the_size_limit_is_refused(http: httpx.Client, field: str) -> None:
+    large = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(12_000)}}
+    value = large if field == "guided_json" else "a" * 300_000
+    assert refused(post(http, CHAT, **{field: value}), field)["code"] == "grammar_too_large"
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
 CHAT_UNBUILT: list[tuple[dict[str, Any], str]] = [
-    ({"logprobs": True}, "logprobs"),
     ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].image_url"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls"),
+    ({"best_of": 2}, "best_of"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"structural_tag": {}}, "structural_tag"),
 ]
 
 
@@ -208,7 +232,7 @@ def test_chat_field_without_its_part_is_refused(http: httpx.Client, fields: dict
     assert refused(post(http, CHAT, **fields), param)["code"] == "unsupported"
 
 
-@pytest.mark.parametrize(("fields", "param"), [({"logprobs": 0}, "logprobs"), ({"suffix": "x"}, "suffix")])
+@pytest.mark.parametrize(("fields", "param"), [({"tools": [TOOL]}, "tools"), ({"suffix": "x"}, "suffix")])
 def test_completion_field_without_its_part_is_refused(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
     assert refused(post(http, TEXT, **fields), param)["code"] == "unsupported"
 

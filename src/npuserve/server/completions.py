@@ -11,17 +11,26 @@ from npuserve.server import fields
 from npuserve.server.body import read_object
 from npuserve.server.fields import BOOLEAN, STRING, Integer, Kind
 from npuserve.server.frames import CompletionFrames
-from npuserve.server.generation import encoded, make_choice, respond
+from npuserve.server.generation import Features, encoded, make_choices, respond
 from npuserve.server.keys import cache_salt_of
 from npuserve.server.reply import Choice, Reply
 from npuserve.server.sampling import Generation, read_generation
 from npuserve.server.state import ServedModel, ServerState
+from npuserve.server.structured import read_grammar
 from npuserve.server.unbuilt import refuse_unbuilt
 from npuserve.text.detokenizer import Detokenizer
+from npuserve.text.grammar import Grammar
 
-_OWN_FIELDS: dict[str, Kind] = {"model": STRING, "max_tokens": Integer(0), "echo": BOOLEAN, "suffix": STRING}
+COMPLETION_FIELDS: dict[str, Kind] = {
+    "model": STRING,
+    "max_tokens": Integer(0),
+    "echo": BOOLEAN,
+    "suffix": STRING,
+    "logprobs": Integer(0, 20),
+}
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _MAX_PROMPTS = 128
+_MAX_CHOICES = 256
 
 Prompt = str | list[int]
 
@@ -31,7 +40,7 @@ async def completions(request: Request) -> Response:
     state: ServerState = request.app.state.server
     model = state.model
     body = await read_object(request)
-    own = fields.read(body, _OWN_FIELDS)
+    own = fields.read(body, COMPLETION_FIELDS)
     echo = own.get("echo", False)
     generation = read_generation(
         body,
@@ -42,9 +51,21 @@ async def completions(request: Request) -> Response:
     )
     prompts = read_prompts(body, model)
     refuse_unbuilt(body, chat=False)
-    choices = [await _choice(model, generation, index, prompt, echo=echo) for index, prompt in enumerate(prompts)]
+    _check_choices(len(prompts), generation)
+    features = _features(own, generation, read_grammar(body), echo=echo)
+    choices: list[Choice] = []
+    for number, prompt in enumerate(prompts):
+        choices += await _choices(model, generation, features, number, prompt, echo=echo)
     reply = Reply(state.engine, state.router, "cmpl", choices, cache_salt_of(request, generation.cache_salt))
-    frames = CompletionFrames(reply, model.name, include_usage=generation.include_usage)
+    frames = CompletionFrames(
+        reply,
+        model.name,
+        model.tokenizer.token_bytes,
+        include_usage=generation.include_usage,
+        logprobs="logprobs" in own,
+        echo=echo,
+        num_kept=generation.num_choices if generation.best_of > generation.num_choices else None,
+    )
     return await respond(request, reply, frames, stream=generation.stream)
 
 
@@ -91,7 +112,27 @@ def _max_tokens(own: Mapping[str, Any], *, echo: bool) -> int:
     return max_tokens
 
 
-async def _choice(model: ServedModel, generation: Generation, index: int, prompt: Prompt, *, echo: bool) -> Choice:
+def _check_choices(num_prompts: int, generation: Generation) -> None:
+    num_choices = num_prompts * generation.best_of
+    if num_choices > _MAX_CHOICES:
+        message = f"{num_prompts} prompts of {generation.best_of} replies each are more than {_MAX_CHOICES} replies"
+        raise RequestError(f"{message}; send fewer at once", param="prompt", code="invalid_value")
+
+
+def _features(own: Mapping[str, Any], generation: Generation, grammar: Grammar | None, *, echo: bool) -> Features:
+    num_logprobs: int | None = own.get("logprobs")
+    ranked = generation.best_of > generation.num_choices
+    return Features(
+        num_logprobs=0 if num_logprobs is None and ranked else num_logprobs,
+        prompt_logprobs=echo and num_logprobs is not None,
+        entry_at_end=num_logprobs is not None,
+        grammar=grammar,
+    )
+
+
+async def _choices(
+    model: ServedModel, generation: Generation, features: Features, number: int, prompt: Prompt, *, echo: bool
+) -> list[Choice]:
     tokenizer = model.tokenizer
     if isinstance(prompt, str):
         ids = await encoded(model, len(prompt), lambda: tokenizer.encode_prompt(prompt))
@@ -101,4 +142,4 @@ async def _choice(model: ServedModel, generation: Generation, index: int, prompt
         lead = Detokenizer(tokenizer.token_bytes).whole(ids) if echo else ""
     if not ids:
         raise RequestError("the prompt is empty; send at least one token", param="prompt", code="invalid_value")
-    return make_choice(model, generation, index, ids, lead=lead if echo else "", chat=False)
+    return await make_choices(model, generation, ids, features, prompt=number, lead=lead if echo else "", chat=False)

@@ -1,5 +1,6 @@
 """Chat messages: checked, and made into what templates expect."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,14 +27,39 @@ def _message(message: Any, path: str) -> dict[str, Any]:
     fields.check(message, OBJECT, path)
     role = fields.required(message, "role", STRING, f"{path}.role")
     fields.check(role, fields.OneOf(_ROLES), f"{path}.role")
-    if message.get("tool_calls"):
-        raise UnbuiltFieldError(f"{path}.tool_calls")
     made = {"role": "system" if role == "developer" else role, "content": _content(message, role, f"{path}.content")}
+    calls = message.get("tool_calls")
+    if calls is not None:
+        fields.check(calls, ARRAY, f"{path}.tool_calls")
+        if calls and role != "assistant":
+            text = f"{path}.tool_calls: a {role} message makes no calls"
+            raise RequestError(text, param=f"{path}.tool_calls", code="invalid_value")
+        if calls:
+            made["tool_calls"] = [_call(call, f"{path}.tool_calls[{index}]") for index, call in enumerate(calls)]
     for name in _PASSED_ON:
         value = message.get(name)
         if value is not None:
             fields.check(value, STRING, f"{path}.{name}")
             made[name] = value
+    return made
+
+
+def _call(call: Any, path: str) -> dict[str, Any]:
+    """An earlier call; its arguments are text here, whatever the client sent."""
+    fields.check(call, OBJECT, path)
+    fields.check(call.get("type", "function"), fields.OneOf(("function",)), f"{path}.type")
+    function = fields.required(call, "function", OBJECT, f"{path}.function")
+    name = fields.required(function, "name", STRING, f"{path}.function.name")
+    arguments = function.get("arguments")
+    if arguments is None:
+        arguments = "{}"
+    elif isinstance(arguments, dict):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    fields.check(arguments, STRING, f"{path}.function.arguments")
+    made = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    if call.get("id") is not None:
+        fields.check(call["id"], STRING, f"{path}.id")
+        made["id"] = call["id"]
     return made
 
 

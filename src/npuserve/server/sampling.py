@@ -93,13 +93,18 @@ class TextParams:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A request's checked sampling fields; `sampling.max_tokens` is still to be limited by the prompt's room."""
+    """A request's checked sampling fields; `sampling.max_tokens` is still to be limited by the prompt's room.
+
+    `best_of` replies are made for each prompt, of which `num_choices` are sent.
+    """
 
     sampling: SamplingParams
     text: TextParams
     stream: bool
     include_usage: bool
     cache_salt: str
+    num_choices: int = 1
+    best_of: int = 1
 
 
 def read_generation(
@@ -142,7 +147,29 @@ def read_generation(
     text = TextParams(
         stops, values.get("include_stop_str_in_output", False), values.get("skip_special_tokens", True), min_tokens
     )
-    return Generation(sampling, text, values.get("stream", False), _include_usage(values), values.get("cache_salt", ""))
+    num_choices, best_of = _num_choices(values)
+    return Generation(
+        sampling,
+        text,
+        values.get("stream", False),
+        _include_usage(values),
+        values.get("cache_salt", ""),
+        num_choices,
+        best_of,
+    )
+
+
+def _num_choices(values: Mapping[str, Any]) -> tuple[int, int]:
+    """(n, best_of). Raises RequestError."""
+    num_choices: int = values.get("n", 1)
+    best_of: int = values.get("best_of", num_choices)
+    if best_of < num_choices:
+        message = f"best_of is {best_of}; it must be at least n, which is {num_choices}"
+        raise RequestError(message, param="best_of", code="invalid_value")
+    if best_of > num_choices and values.get("stream", False):
+        message = f"best_of is {best_of}, but the best of several replies cannot be streamed; set stream to false"
+        raise RequestError(message, param="best_of", code="invalid_value")
+    return num_choices, best_of
 
 
 def _top_k(value: int) -> int:

@@ -17,6 +17,7 @@ def served_model(
     *,
     name: str,
     think: bool = False,
+    splits_reasoning: bool = False,
     chat_template: str | None = None,
 ) -> ServedModel:
     """`tokenizer` is the checkpoint's, loaded by the caller; `chat_template` replaces its own.
@@ -35,4 +36,5 @@ def served_model(
         end_ids=special.stop_ids,
         defaults=sampling_defaults(checkpoint.name, checkpoint.generation_config),
         think=think,
+        splits_reasoning=splits_reasoning,
     )

@@ -9,7 +9,9 @@ from npuserve.server.keys import KeyRing
 from npuserve.server.live_replies import LiveReplies
 from npuserve.server.sampling import SamplingDefaults
 from npuserve.text.chat_template import ChatTemplate
+from npuserve.text.grammar_compiler import GrammarCompiler
 from npuserve.text.tokenizer import Tokenizer
+from npuserve.text.tools.formats import ToolFormat, format_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class ServedModel:
     """The one model that is served, as its clients see it.
 
     `vocab_size` is the width of the logits, `end_ids` the tokens that end a turn, `think` the default of templates
-    that can think.
+    that can think. With `splits_reasoning` thoughts are told from the reply.
     """
 
     name: str
@@ -28,7 +30,14 @@ class ServedModel:
     end_ids: frozenset[int] = frozenset()
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     think: bool = False
+    splits_reasoning: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
+    grammars: GrammarCompiler = field(init=False)
+    tool_format: ToolFormat = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "grammars", GrammarCompiler(self.tokenizer, self.vocab_size, self.end_ids))
+        object.__setattr__(self, "tool_format", format_of(self.template.source))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,18 @@ from npuserve.server.wire import CompletionTokensDetails, PromptTokensDetails, U
 
 
 def usage_of(choices: Sequence[Choice]) -> Usage:
-    """Tokens of all choices together."""
-    num_prompt = sum(choice.num_prompt_tokens for choice in choices)
+    """Tokens of all choices together; a prompt that several of them share counts once."""
+    firsts = {choice.prompt: choice for choice in reversed(choices)}.values()
+    num_prompt = sum(choice.num_prompt_tokens for choice in firsts)
     num_completion = sum(choice.num_completion_tokens for choice in choices)
     return Usage(
         prompt_tokens=num_prompt,
         completion_tokens=num_completion,
         total_tokens=num_prompt + num_completion,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(choice.num_cached_tokens for choice in choices)),
-        completion_tokens_details=CompletionTokensDetails(),
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(choice.num_cached_tokens for choice in firsts)),
+        completion_tokens_details=CompletionTokensDetails(
+            reasoning_tokens=sum(choice.num_reasoning_tokens for choice in choices)
+        ),
     )
 
 
@@ -36,7 +39,7 @@ def timings_of(choices: Sequence[Choice]) -> WireTimings:
         predicted_ms=predicted_ms,
         predicted_per_token_ms=_ratio(predicted_ms, num_predicted),
         predicted_per_second=_ratio(1e3 * num_predicted, predicted_ms),
-        cache_source="slot" if num_cached else "none",
+        cache_source=next((choice.cache_source.value for choice in choices if choice.cache_source), "none"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 FinishWord = Literal["stop", "length", "tool_calls"]
 
@@ -48,19 +48,63 @@ class WireTimings(Struct, frozen=True):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
-    cache_source: Literal["none", "slot"]
+    cache_source: Literal["none", "slot", "ram", "disk"]
+
+
+class ChatTopLogprob(Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(Struct, frozen=True):
+    """One generated token; its value is the same as that of its entry among the top ones."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[ChatTopLogprob]
+
+
+class ChatLogprobs(Struct, frozen=True, kw_only=True):
+    content: list[ChatLogprob]
+    refusal: None = None
+
+
+class CompletionLogprobs(Struct, frozen=True):
+    """Parallel lists, one entry a token; the first token of an echoed prompt has null."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class FunctionCall(Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct, frozen=True, kw_only=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
 
 
 class ChatMessage(Struct, frozen=True, kw_only=True):
+    """Without thoughts or calls their fields are not there; `content` is null when there are calls only."""
+
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, frozen=True, kw_only=True):
     index: int
     message: ChatMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishWord
 
 
@@ -77,7 +121,7 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
 class CompletionChoice(Struct, frozen=True, kw_only=True):
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: FinishWord
 
 

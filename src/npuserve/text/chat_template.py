@@ -53,6 +53,8 @@ COMMON_SWITCHES = frozenset({"enable_thinking", "thinking", "reasoning_effort"})
 class ChatTemplate:
     """A compiled chat template.
 
+    It `takes_tools` when it reads their list, `writes_calls` when it knows the calls of earlier messages, and
+    `takes_results` when it has a form for messages of the role tool.
     `special_tokens` are the strings that templates know as bos_token, eos_token and so on. Raises CheckpointError
     when `source` does not compile. The template runs in Jinja's immutable sandbox with bounded time and output.
     """
@@ -70,6 +72,9 @@ class ChatTemplate:
             declared = jinja2.meta.find_undeclared_variables(sandbox.parse(self.source))
         except (jinja2.TemplateError, RecursionError) as error:
             raise CheckpointError(f"the checkpoint's chat template does not compile: {error}") from error
+        self.takes_tools = "tools" in declared
+        self.writes_calls = "tool_calls" in self.source
+        self.takes_results = "'tool'" in self.source or '"tool"' in self.source
         self.switches = frozenset(declared - RESERVED_NAMES - set(sandbox.globals)) | COMMON_SWITCHES
 
     def render(

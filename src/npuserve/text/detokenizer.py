@@ -20,7 +20,13 @@ class Detokenizer:
         self._token_bytes = token_bytes
         self._skipped = skipped
         self._strip_leading_space = strip_leading_space
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decode = self._decoder.decode
+
+    @property
+    def is_inside_character(self) -> bool:
+        """Whether the bytes so far end in a character that is not complete."""
+        return bool(self._decoder.getstate()[0])
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Text that `token_ids` complete."""

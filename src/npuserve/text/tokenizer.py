@@ -26,6 +26,15 @@ class Tokenizer:
         self.token_bytes = TokenBytes(tokenizer)
         self.vocab_size = tokenizer.get_vocab_size(with_added_tokens=True)
 
+    def id_of(self, spelling: str) -> int | None:
+        """The token that is spelled so, None without one."""
+        token_id: int | None = self._tokenizer.token_to_id(spelling)
+        return token_id
+
+    def definition(self) -> str:
+        """The contents of its tokenizer.json."""
+        return str(self._tokenizer.to_str())
+
     def shield(self) -> Shield:
         """A fresh shield for the strings of one request."""
         return Shield(self.control_tokens)

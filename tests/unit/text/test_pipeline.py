@@ -19,8 +19,8 @@ def pipeline(stops: list[str], min_tokens: int = 0) -> Pipeline:
 
 def run(pieces: list[list[int]], stops: list[str], min_tokens: int = 0) -> tuple[str, int, bool]:
     joined = pipeline(stops, min_tokens)
-    text = "".join(joined.push(piece) for piece in pieces)
-    return text + joined.finish(), joined.num_tokens, joined.stopped
+    text = "".join(joined.push(piece).text for piece in pieces)
+    return text + joined.finish().text, joined.num_tokens, joined.stopped
 
 
 words = st.sampled_from(["Zürich", " the", "😀", "a", "b", "ab", "東", "<|im_end|>"])
@@ -59,8 +59,8 @@ def test_unfinished_character_comes_before_the_held_text_is_released() -> None:
     joined = pipeline(["aX"])
     first_byte = next(i for i in range(VOCAB_SIZE) if TABLE[i] == b"\xf0")
     letter = next(i for i in range(VOCAB_SIZE) if TABLE[i] == b"a")
-    assert joined.push([letter, first_byte]) == ""
-    assert joined.finish() == "a\ufffd"
+    assert joined.push([letter, first_byte]).text == ""
+    assert joined.finish().text == "a\ufffd"
 
 
 def test_stop_string_within_min_tokens_is_passed_over() -> None:

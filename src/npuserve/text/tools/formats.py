@@ -1,0 +1,102 @@
+"""The ways in which model families write calls, as facts, and which of them a chat template means."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from npuserve.text.tools.bodies import Body, JsonBody, WholeBody
+from npuserve.text.tools.call import ToolCall
+from npuserve.text.tools.parser import ToolParser
+from npuserve.text.tools.written_calls import gemma_calls, python_calls
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """How calls are written: `begin`, then each call in `call` with NAME and ARGUMENTS (JSON), `end`.
+
+    `marks` are the templates' words that give the format away. `body` makes what reads a call, given the names that
+    may be called. `bare` calls need no `begin`. `delimiters` are further tags inside a call. Calls follow each other
+    with `between`, None where only one can be made at a time.
+    """
+
+    name: str
+    marks: tuple[str, ...]
+    begin: str
+    call: str
+    end: str
+    body: Callable[[frozenset[str]], Body]
+    between: str | None = "\n"
+    bare: bool = False
+    delimiters: tuple[str, ...] = ()
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Everything that must reach the parser, be it a control token or not."""
+        return tuple(tag.strip() for tag in (self.begin, self.end, *self.delimiters) if tag)
+
+    def parser(self, names: frozenset[str], *, parallel: bool) -> ToolParser:
+        """A parser for one reply."""
+        end = None if isinstance(self.body(names), WholeBody) else self.end.strip() or None
+        return ToolParser((self.begin.strip(),), end, partial(self.body, names), bare=self.bare, parallel=parallel)
+
+    def written(self, calls: Sequence[ToolCall]) -> str:
+        """`calls` as the model would have written them, for templates that cannot."""
+        between = self.between or "\n"
+        return between.join(
+            f"{self.begin}{self.call.replace('NAME', call.name, 1).replace('ARGUMENTS', call.arguments, 1)}{self.end}"
+            for call in calls
+        )
+
+
+HERMES = ToolFormat(
+    name="hermes",
+    marks=("<tool_call>",),
+    begin="<tool_call>\n",
+    call='{"name": "NAME", "arguments": ARGUMENTS}',
+    end="\n</tool_call>",
+    body=lambda names: JsonBody(None),
+)
+LLAMA = ToolFormat(
+    name="llama",
+    marks=("<|python_tag|>",),
+    begin="<|python_tag|>",
+    call='{"name": "NAME", "parameters": ARGUMENTS}',
+    end="",
+    body=JsonBody,
+    between=None,
+    bare=True,
+)
+LFM2 = ToolFormat(
+    name="lfm2",
+    marks=("<|tool_call_start|>", "<|tool_list_start|>"),
+    begin="<|tool_call_start|>",
+    call='[{"name": "NAME", "arguments": ARGUMENTS}]',
+    end="<|tool_call_end|>",
+    body=lambda names: WholeBody("<|tool_call_end|>", python_calls),
+)
+FUNCTION_GEMMA = ToolFormat(
+    name="functiongemma",
+    marks=("<start_function_call>",),
+    begin="<start_function_call>",
+    call="call:NAMEARGUMENTS",
+    end="<end_function_call>",
+    body=lambda names: WholeBody("<end_function_call>", partial(gemma_calls, "<escape>")),
+    between="",
+    delimiters=("<escape>",),
+)
+GEMMA = ToolFormat(
+    name="gemma",
+    marks=("<|tool_call>",),
+    begin="<|tool_call>",
+    call="call:NAMEARGUMENTS",
+    end="<tool_call|>",
+    body=lambda names: WholeBody("<tool_call|>", partial(gemma_calls, '<|"|>')),
+    between="",
+    delimiters=('<|"|>',),
+)
+FORMATS = (LFM2, GEMMA, FUNCTION_GEMMA, LLAMA, HERMES)
+
+
+def format_of(template_source: str) -> ToolFormat:
+    """The format that a chat template speaks of; Hermes' where it speaks of none."""
+    return next((form for form in FORMATS if any(mark in template_source for mark in form.marks)), HERMES)
