@@ -210,7 +210,6 @@ class ServeSettings:
         _CHAT,
         "move thoughts into reasoning_content",
         choices=("qwen3",),
-        unbuilt="telling thoughts from the reply",
     )
     max_slices: int = _option(
         9,

@@ -104,6 +104,7 @@ def _load(
         device.capabilities,
         name=name,
         think=settings.think,
+        splits_reasoning=settings.reasoning_parser is not None,
         chat_template=entry.chat_template if entry else None,
     )
     router = EventRouter()

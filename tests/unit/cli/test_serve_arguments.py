@@ -102,7 +102,6 @@ def test_wrong_value_is_one_line_with_value_and_range(
         ["--kv-ram-gb", "4"],
         ["--kv-disk-gb", "32"],
         ["--kv-dir", "/data"],
-        ["--reasoning-parser", "qwen3"],
         ["--pool", "file"],
         ["--mtp"],
         ["--mtp-from", "dir"],
@@ -124,6 +123,7 @@ def test_option_without_its_part_is_refused_even_with_its_default(arguments: lis
         ["--head-format", "int8"],
         ["--kv-ram-gb", "0"],
         ["--kv-disk-gb", "0"],
+        ["--reasoning-parser", "qwen3"],
     ],
 )
 def test_value_that_needs_nothing_unbuilt_is_taken(arguments: list[str]) -> None:
