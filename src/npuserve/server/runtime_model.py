@@ -25,6 +25,7 @@ class RuntimeModelFacts:
     defaults: SamplingDefaults
     system_prompt: str | None = None
     think: bool = False
+    splits_reasoning: bool = False
 
 
 def runtime_model(
@@ -59,5 +60,6 @@ def runtime_model(
         end_ids=end_ids,
         defaults=facts.defaults,
         think=facts.think,
+        splits_reasoning=facts.splits_reasoning,
     )
     return model, RuntimeTexts(end_markers, end_ids, tokenizer.token_bytes)
