@@ -14,9 +14,11 @@ from npuserve.engine.engine import Engine
 from npuserve.engine.settings import EngineSettings
 from npuserve.server.app import create_app
 from npuserve.server.event_router import EventRouter
+from npuserve.server.keys import KeyRing
 from npuserve.server.running import uvicorn_config
 from npuserve.server.sampling import SamplingDefaults
-from npuserve.server.state import ServedModel, ServerState
+from npuserve.server.state import HttpSettings, ServedModel, ServerState
+from npuserve.server.tls import TlsFiles
 from npuserve.text.chat_template import ChatTemplate
 from npuserve.text.tokenizer import Tokenizer
 from tiny_tokenizer import tiny_tokenizer
@@ -78,6 +80,8 @@ def null_state(
     template: str | None = None,
     step_delay_s: float = 0.0,
     context_length: int = 512,
+    keys: KeyRing | None = None,
+    http: HttpSettings | None = None,
     **device_options: object,
 ) -> ServerState:
     """A server's state over a null device with the tiny tokenizer; greedy unless a request says otherwise."""
@@ -100,14 +104,16 @@ def null_state(
         end_ids=frozenset({END_OF_TURN}),
         defaults=defaults,
     )
-    return ServerState(model, engine, router)
+    return ServerState(model, engine, router, keys or KeyRing(), http or HttpSettings())
 
 
 @contextmanager
-def serving(state: ServerState, *, hosts: frozenset[str] | None = None) -> Iterator[Served]:
+def serving(
+    state: ServerState, *, hosts: frozenset[str] | None = None, tls: TlsFiles | None = None
+) -> Iterator[Served]:
     """Serve `state` from a thread until the block ends."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn_config(create_app(state, hosts=hosts))
+    config = uvicorn_config(create_app(state, hosts=hosts), tls=tls)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), name="server")
     thread.start()

@@ -108,7 +108,8 @@ def test_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "endless")
     body = {"messages": [{"role": "user", "content": "go"}], "stream": True}
     with started(checkpoint) as (process, url), httpx.stream("POST", url + CHAT, json=body) as stream:
-        next(stream.iter_text())
+        pieces = stream.iter_text()
+        next(pieces)
         process.send_signal(signal.SIGTERM)
         while httpx.get(f"{url}/health").status_code == 200:
             pass
@@ -140,3 +141,46 @@ def test_listening_for_others_is_warned_of(checkpoint: Path) -> None:
         process.send_signal(signal.SIGTERM)
         told = process.communicate(timeout=DEADLINE_S)[1]
     assert told.startswith("otpu-serve: warning: listening on 0.0.0.0 without an API key")
+
+
+def test_keys_of_file_and_flag_are_asked_for_and_no_warning_is_given(checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# of the team\nalpha\n")
+    options = ["--host", "0.0.0.0", "--api-key-file", str(file), "--api-key", "beta,gamma"]
+    with started(checkpoint, *options) as (process, url):
+        url = url.replace("0.0.0.0", "127.0.0.1")
+        statuses = [httpx.get(f"{url}/v1/models", headers={"x-api-key": key}).status_code for key in ("alpha", "gamma")]
+        assert [*statuses, httpx.get(f"{url}/v1/models").status_code] == [200, 200, 401]
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=DEADLINE_S)[1] == ""
+
+
+def test_grace_is_as_long_as_it_was_set(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "endless")
+    body = {"messages": [{"role": "user", "content": "go"}], "stream": True}
+    with (
+        started(checkpoint, "--grace", "0", "--allow-host", "proxy.example") as (process, url),
+        httpx.stream("POST", url + CHAT, json=body, headers={"Host": "proxy.example"}) as stream,
+    ):
+        pieces = stream.iter_text()
+        received = next(pieces)
+        process.send_signal(signal.SIGTERM)
+        received += "".join(pieces)
+        assert "the server stopped before the reply was complete" in received
+        process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tls-cert", "/no/such", "--tls-key", "/no/such"], "--tls-cert /no/such cannot be read"),
+        (["--api-key-file", "/no/such"], "--api-key-file /no/such cannot be read"),
+        (["--api-key", "two words"], "API key 1 has a space"),
+    ],
+)
+def test_wrong_keys_and_certificates_are_told_before_a_model_is_looked_for(options: list[str], message: str) -> None:
+    ended = run("--model", "/no/such/model", "--port", "0", *options)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"otpu-serve: error: {message}")
+    assert ended.stderr.count("\n") == 1

@@ -120,7 +120,8 @@ def _load(
         grace_s=settings.grace,
         vllm_metrics=settings.metrics_names == "vllm",
     )
-    return ServerState(model, Engine(device, schedule, router.deliver), router, keys, http), device
+    engine = Engine(device, schedule, router.deliver)
+    return ServerState(model, engine, router, keys, http, backend=settings.backend), device
 
 
 def _in_background(work: "Callable[[], Device]") -> "Future[Device]":

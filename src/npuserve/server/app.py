@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -15,22 +15,33 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from npuserve.errors import NpuserveError
 from npuserve.server.chat import chat_completions
 from npuserve.server.completions import completions
+from npuserve.server.control_routes import abort_request, flush_cache
 from npuserve.server.errors import HttpError, error_response
 from npuserve.server.front import Access, Front
+from npuserve.server.metrics import Metrics, get_metrics
 from npuserve.server.model_routes import get_model, health, list_models
+from npuserve.server.props import props
 from npuserve.server.sse import ClientGoneError
-from npuserve.server.state import ServerState
+from npuserve.server.state import Handler, ServerState
+from npuserve.server.stats_routes import get_stats, sample_throughput
+from npuserve.server.text_routes import apply_template, detokenize, tokenize
 
 _log = logging.getLogger(__name__)
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/chat/completions": {"POST": chat_completions},
     "/v1/completions": {"POST": completions},
     "/v1/models": {"GET": list_models},
     "/v1/models/{name:path}": {"GET": get_model},
+    "/v1/stats": {"GET": get_stats},
+    "/metrics": {"GET": get_metrics},
     "/health": {"GET": health},
+    "/props": {"GET": props},
+    "/tokenize": {"POST": tokenize},
+    "/detokenize": {"POST": detokenize},
+    "/apply-template": {"POST": apply_template},
+    "/flush_cache": {"POST": flush_cache},
+    "/abort_request": {"POST": abort_request},
 }
 
 
@@ -39,12 +50,16 @@ def create_app(state: ServerState, *, hosts: frozenset[str] | None = None) -> AS
 
     `hosts` are the host names that requests may address, None for any; see Access.
     """
+    metrics = Metrics(state.engine, state.model.name, vllm=state.settings.vllm_metrics)
+    state.router.observe = metrics.observe
+    paths = {**ROUTES, **state.routes}
     app = Starlette(
-        routes=[Route(path, _Endpoint(handlers)) for path, handlers in ROUTES.items()],
+        routes=[Route(path, _Endpoint(path, handlers, metrics)) for path, handlers in paths.items()],
         exception_handlers={HTTPException: _unknown_path},
         lifespan=_lifespan,
     )
     app.state.server = state
+    app.state.metrics = metrics
     return Front(app, Access(state.keys, hosts, state.settings.cors_origins))
 
 
@@ -53,7 +68,9 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     state: ServerState = app.state.server
     state.router.bind(asyncio.get_running_loop())
     state.engine.start()
+    sampling = asyncio.create_task(sample_throughput(state))
     yield
+    sampling.cancel()
     state.stopping = True
     await asyncio.to_thread(state.engine.stop)
 
@@ -66,7 +83,9 @@ async def _unknown_path(request: Request, error: Exception) -> Response:
 class _Endpoint:
     """The handlers of one path by method. HEAD and OPTIONS are always there."""
 
-    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, path: str, handlers: Mapping[str, Handler], metrics: Metrics) -> None:
+        self._path = path
+        self._metrics = metrics
         self._handlers = dict(handlers)
         self._allow = ", ".join(sorted({*handlers, "HEAD", "OPTIONS"}))
         if "GET" in handlers:
@@ -83,6 +102,7 @@ class _Endpoint:
         except Exception as error:
             _log.exception("%s %s broke", request.method, request.url.path)
             response = error_response(error, request.scope["path"])
+        self._metrics.count_response(self._path, response.status_code)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:

@@ -12,11 +12,18 @@ from npuserve.server.errors import HttpError
 
 MAX_BODY_BYTES = 32 << 20
 MAX_NESTING = 64
-_LARGE_BODY_BYTES = 1 << 20  # parsed in a thread, so that other streams go on
+# Bounds of what one body may make of itself in memory: objects and lists, keys, and values in all.
+MAX_CONTAINERS = 100_000
+MAX_KEYS = 200_000
+MAX_VALUES = 2_000_000
+_LARGE_BODY_BYTES = 64 << 10  # parsed in a thread, so that other streams go on
+# A body has to come: so long for a piece of it, so long for all.
+PIECE_TIMEOUT_S = 30.0
+BODY_TIMEOUT_S = 300.0
 
-# One JSON escape: a surrogate pair, a lone surrogate (the group) or any other.
+# An escaped backslash, a surrogate pair, or a lone surrogate (the group).
 _ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -24,15 +31,16 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 async def read_object(request: Request) -> dict[str, Any]:
     """The JSON object that the body holds.
 
-    Raises HttpError 413 for more than 32 MB and RequestError for what is not JSON (NaN and Infinity are not), nested
-    deeper than 64 or no object. Lone surrogates become U+FFFD.
+    Raises HttpError 413 for more than 32 MB, 408 when it does not come, and RequestError for what is not JSON (NaN and
+    Infinity are not), nested deeper than 64, of too many parts or no object. Lone surrogates become U+FFFD.
     """
-    body = await _read(request)
+    body = await read_bytes(request)
     return await asyncio.to_thread(parse_object, body) if len(body) > _LARGE_BODY_BYTES else parse_object(body)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """`read_object` on bytes that are there already."""
+    _check_counts(body)
     if _SURROGATE.search(body):
         body = _ESCAPE.sub(lambda match: rb"\ufffd" if match[1] else match[0], body)
     try:
@@ -48,18 +56,49 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-async def _read(request: Request) -> bytes:
+async def read_bytes(request: Request) -> bytes:
+    """The whole body. Raises HttpError 413 for more than 32 MB and 408 when it does not come."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large(f"{declared} bytes")
     pieces: list[bytes] = []
     size = 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > MAX_BODY_BYTES:
-            raise _too_large("more")
-        pieces.append(piece)
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + BODY_TIMEOUT_S
+    try:
+        async with asyncio.timeout(PIECE_TIMEOUT_S) as patience:
+            async for piece in request.stream():
+                size += len(piece)
+                if size > MAX_BODY_BYTES:
+                    raise _too_large("more")
+                pieces.append(piece)
+                patience.reschedule(min(loop.time() + PIECE_TIMEOUT_S, end_s))
+    except TimeoutError:
+        message = f"the body did not come: {size} bytes are here; send it without pauses"
+        raise HttpError(408, message, code="request_timeout", headers={"Connection": "close"}) from None
     return b"".join(pieces)
+
+
+def _check_counts(body: bytes) -> None:
+    """Raise RequestError for a body of too many parts, before any of them is made."""
+    if _fits(body):
+        return
+    # Some of what was counted may stand in strings, which are cut out.
+    bare = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    if bare.count(b'"') > 2 * MAX_VALUES or not _fits(b"".join(bare.split(b'"')[::2])):
+        raise RequestError(
+            f"the body has more than {MAX_CONTAINERS} objects and lists, {MAX_KEYS} keys or {MAX_VALUES} values;"
+            " send less in one request",
+            code="invalid_json",
+        )
+
+
+def _fits(text: bytes) -> bool:
+    return (
+        text.count(b"{") + text.count(b"[") <= MAX_CONTAINERS
+        and text.count(b":") <= MAX_KEYS
+        and text.count(b",") <= MAX_VALUES
+    )
 
 
 def _too_large(size: str) -> HttpError:

@@ -1,8 +1,9 @@
 """One client's connection: bounds on what comes before a request has a route, and refusals that are JSON."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from npuserve.server.errors import HttpError, error_json
@@ -10,6 +11,7 @@ from npuserve.server.errors import HttpError, error_json
 # A little more than the headers may have: those that are only a little too long get their refusal by name.
 _MAX_HEAD_BYTES = 64 << 10
 HEAD_TIMEOUT_S = 30.0
+LINGER_S = 2.0
 
 
 class Connection(HttpToolsProtocol):
@@ -21,10 +23,11 @@ class Connection(HttpToolsProtocol):
     _num_head_bytes = 0
     _in_head = True
     _in_message = False
+    _num_body_bytes_left = 0  # of a request that wishes for another protocol
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, _Transport(transport, self)))
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -32,16 +35,38 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self.transport.is_closing():
+            return  # what a refused client still sends
+        if self._num_body_bytes_left:
+            self._take_body(data)
+            return
         if self._in_head:
             self._num_head_bytes += len(data)
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("")
+        except httptools.HttpParserUpgrade as upgrade:
+            # No other protocol is spoken here, and the parser stops at the wish for one: the rest is the body.
+            self.cycle.keep_alive = False
+            self._take_body(data[upgrade.args[0] :])
         if self._in_head and self._num_head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
             message = f"the headers have more than {_MAX_HEAD_BYTES} bytes; at most 32768 are taken"
             self._refuse(HttpError(431, message, code="headers_too_large"))
 
+    def _take_body(self, data: bytes) -> None:
+        """The next bytes of a body that the parser does not read."""
+        taken = data[: self._num_body_bytes_left]
+        self._num_body_bytes_left -= len(taken)
+        if taken:
+            self.on_body(taken)
+        if not self._num_body_bytes_left:
+            self.on_message_complete()
+
     def eof_received(self) -> None:
-        head_begun = self._in_head and self._num_head_bytes > 0
-        if (head_begun or self._in_message) and not self._replying and not self.transport.is_closing():
+        if self.expects_more and not self._replying and not self.transport.is_closing():
+            self._in_message = self._in_head = False  # no more of it will come
             self._refuse(HttpError(400, "the request ended before it was complete", code="incomplete_request"))
         super().eof_received()
 
@@ -56,8 +81,13 @@ class Connection(HttpToolsProtocol):
         self._stop_timer()
         self._in_head = False
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+            self._num_body_bytes_left = int(length)  # the parser has checked it
 
     def on_message_complete(self) -> None:
+        if self._num_body_bytes_left:
+            return  # the parser's end of what it takes for another protocol's beginning
         self._in_message = False
         super().on_message_complete()
 
@@ -68,8 +98,10 @@ class Connection(HttpToolsProtocol):
         else:
             self._refuse(HttpError(400, "this is not a valid HTTP request", code="invalid_http"))
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Nothing: any client could fill the log with it."""
+    @property
+    def expects_more(self) -> bool:
+        """Whether a request has begun that is not complete."""
+        return self._in_message or (self._in_head and self._num_head_bytes > 0)
 
     @property
     def _replying(self) -> bool:
@@ -101,3 +133,32 @@ class Connection(HttpToolsProtocol):
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[error.status] + head + body)
         self.transport.close()
+
+
+class _Transport:
+    """A transport whose `close` lets a client that is still sending read its reply first.
+
+    Closing a socket with unread bytes resets it, and the reply may be lost with it. So for a while what still comes is
+    read and thrown away.
+    """
+
+    def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
+        self._transport = transport
+        self._connection = connection
+        self._lingers = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._lingers or self._transport.is_closing()
+
+    def close(self) -> None:
+        if self.is_closing() or not self._connection.expects_more:
+            self._transport.close()
+            return
+        self._lingers = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        self._connection.loop.call_later(LINGER_S, self._transport.close)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from npuserve.core import Event
 
@@ -48,6 +48,8 @@ class EventRouter:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inboxes: dict[str, Inbox] = {}
+        # Told of every event, also of those nobody waits for any more; on the event loop.
+        self.observe: Callable[[Sequence[Event]], None] | None = None
 
     @property
     def num_open(self) -> int:
@@ -82,3 +84,5 @@ class EventRouter:
             inbox = inboxes.get(event.request_id)
             if inbox is not None:
                 inbox.put(event)
+        if self.observe is not None:
+            self.observe(events)

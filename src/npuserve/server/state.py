@@ -1,17 +1,24 @@
 """What every route needs: the model as text, the engine, and whether the server is going away."""
 
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from npuserve.engine.engine import Engine
+from starlette.requests import Request
+from starlette.responses import Response
+
+from npuserve.engine.base import AnyEngine
 from npuserve.server.event_router import EventRouter
 from npuserve.server.keys import KeyRing
 from npuserve.server.live_replies import LiveReplies
 from npuserve.server.sampling import SamplingDefaults
+from npuserve.server.throughput import Throughput
 from npuserve.text.chat_template import ChatTemplate
 from npuserve.text.grammar_compiler import GrammarCompiler
 from npuserve.text.tokenizer import Tokenizer
 from npuserve.text.tools.formats import ToolFormat, format_of
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +63,19 @@ class HttpSettings:
 
 @dataclass(slots=True)
 class ServerState:
-    """Shared by all requests; belongs to the event loop."""
+    """Shared by all requests; belongs to the event loop. `started_s` is monotonic time.
+
+    `routes` are handlers by path and method that a command adds to the common ones, or puts in their place.
+    """
 
     model: ServedModel
-    engine: Engine
+    engine: AnyEngine
     router: EventRouter
     keys: KeyRing = field(default_factory=KeyRing)
     settings: HttpSettings = field(default_factory=HttpSettings)
     live: LiveReplies = field(default_factory=LiveReplies)
+    throughput: Throughput = field(default_factory=Throughput)
+    backend: str = ""
+    routes: Mapping[str, Mapping[str, Handler]] = field(default_factory=dict)
+    started_s: float = field(default_factory=time.monotonic)
     stopping: bool = False

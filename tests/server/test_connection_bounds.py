@@ -1,0 +1,106 @@
+"""What comes before a request has a route: slow, huge, broken and cut requests each get a reply."""
+
+import json
+import socket
+
+import pytest
+
+from live_server import Script, null_state, serving
+from npuserve.server import body, connection
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}).encode()
+WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+
+
+def exchange(port: int, sent: bytes, *, end: bool = False) -> bytes:
+    """All that the server says to `sent`; with `end` our side is closed after it."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(sent)
+        if end:
+            client.shutdown(socket.SHUT_WR)
+        received = b""
+        while piece := client.recv(65536):
+            received += piece
+        return received
+
+
+def assert_refused(reply: bytes, status: int, code: str) -> None:
+    head, _, content = reply.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), reply
+    assert json.loads(content)["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\n: empty\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_not_http_is_400_in_json(sent: bytes) -> None:
+    with serving(null_state(Script({"": "ok"}))) as served:
+        assert_refused(exchange(served.port, sent), 400, "invalid_http")
+
+
+def test_endless_head_is_431() -> None:
+    with serving(null_state(Script({"": "ok"}))) as served:
+        assert_refused(exchange(served.port, HEAD + b"x: " + b"y" * 70_000), 431, "headers_too_large")
+        many = HEAD + b"".join(b"x%d: y\r\n" % number for number in range(300)) + b"\r\n"
+        assert_refused(exchange(served.port, many), 431, "headers_too_large")
+
+
+@pytest.mark.parametrize("sent", [HEAD, HEAD + b"Content-Length: 10\r\n\r\nhalf", WHOLE[:-1]])
+def test_request_that_ends_too_early_is_400(sent: bytes) -> None:
+    with serving(null_state(Script({"": "ok"}))) as served:
+        assert_refused(exchange(served.port, sent, end=True), 400, "incomplete_request")
+
+
+def test_slow_head_is_408_and_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
+    with serving(null_state(Script({"": "ok"}))) as served:
+        assert_refused(exchange(served.port, HEAD), 408, "request_timeout")
+        assert exchange(served.port, b"") == b""
+
+
+def test_slow_body_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "PIECE_TIMEOUT_S", 0.05)
+    with serving(null_state(Script({"": "ok"}))) as served:
+        assert_refused(exchange(served.port, HEAD + b"Content-Length: 10\r\n\r\nhalf"), 408, "request_timeout")
+
+
+@pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
+def test_upgrade_is_ignored(upgrade: bytes) -> None:
+    asking = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: " + upgrade + b"\r\nHTTP2-Settings: AAM\r\n"
+    with serving(null_state(Script({"": "ok"}))) as served:
+        reply = exchange(served.port, WHOLE.replace(b"\r\n\r\n", b"\r\n" + asking + b"\r\n"), end=False)
+        assert reply.startswith(b"HTTP/1.1 200 "), reply
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    last = WHOLE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    with serving(null_state(Script({"": "ok"}))) as served:
+        assert exchange(served.port, WHOLE + WHOLE + last).count(b"HTTP/1.1 200 ") == 3
+
+
+@pytest.mark.parametrize("close", [b"", b"Connection: close\r\n"])
+def test_refused_client_that_is_still_sending_can_read_why(close: bytes) -> None:
+    size = (32 << 20) + 1
+    with serving(null_state(Script({"": "ok"}))) as served:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
+                client.sendall(HEAD + close + b"Content-Length: %d\r\n\r\n" % size)
+                for _ in range(size >> 20):
+                    client.sendall(b" " * (1 << 20))
+                received = b""
+                while piece := client.recv(65536):
+                    received += piece
+            assert_refused(received, 413, "request_too_large")
