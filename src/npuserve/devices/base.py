@@ -61,8 +61,8 @@ class Device(Protocol):
         last position that was run, be it complete or not. Raises DeviceError, ValueError for a wrong slot or page.
         """
 
-    def restore(self, slot: int, page: int, data: NDArray[np.uint8]) -> None:
-        """Write saved pages, [n, page_bytes], over `page` and the n - 1 after it; rows may follow where they ended.
+    def restore(self, slot: int, page: int, data: Sequence[NDArray[np.uint8]]) -> None:
+        """Write saved pages, [page_bytes] each, over `page` and those after it; rows may follow where they ended.
 
         The positions before `page` hold what they held when it was saved. Raises as `save`.
         """

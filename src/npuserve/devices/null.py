@@ -111,11 +111,12 @@ class NullDevice:
         record["tokens"][0, : len(tokens)] = tokens
         return record.view(np.uint8)
 
-    def restore(self, slot: int, page: int, data: NDArray[np.uint8]) -> None:
+    def restore(self, slot: int, page: int, data: Sequence[NDArray[np.uint8]]) -> None:
         """See `Device.restore`. ValueError also for a page that does not follow what the slot holds."""
-        if data.ndim != 2 or data.shape[1] != _PAGE.itemsize or data.dtype != np.uint8:
-            raise ValueError(f"saved pages are uint8 [n, {_PAGE.itemsize}], not {data.dtype} {list(data.shape)}")
-        for index, record in enumerate(np.ascontiguousarray(data).view(_PAGE)[:, 0], page):
+        for index, saved in enumerate(data, page):
+            if saved.shape != (_PAGE.itemsize,) or saved.dtype != np.uint8:
+                raise ValueError(f"a saved page is uint8 [{_PAGE.itemsize}], not {saved.dtype} {list(saved.shape)}")
+            record = saved.view(_PAGE)[0]
             start = self._check_page(slot, index)
             if start > len(self._tokens[slot]):
                 raise ValueError(

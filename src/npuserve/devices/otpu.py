@@ -72,10 +72,11 @@ class OtpuDevice:
         self._check_pages(slot, page, 1)
         return self._pages.save(slot, page)
 
-    def restore(self, slot: int, page: int, data: NDArray[np.uint8]) -> None:
+    def restore(self, slot: int, page: int, data: Sequence[NDArray[np.uint8]]) -> None:
         """See `Device.restore`."""
-        if data.ndim != 2 or data.shape[1] != self._pages.page_bytes:
-            raise ValueError(f"saved pages are [n, {self._pages.page_bytes}] bytes, not {list(data.shape)}")
+        for saved in data:
+            if saved.shape != (self._pages.page_bytes,):
+                raise ValueError(f"a saved page has {self._pages.page_bytes} bytes, not {list(saved.shape)}")
         self._check_pages(slot, page, len(data))
         self._pages.restore(slot, page, data)
 

@@ -6,7 +6,7 @@ values    [layers][kv heads * value rows][64 positions] int8: 64 columns of V^T,
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,6 +18,9 @@ from npuserve.drivers.base import Link
 from npuserve.drivers.blocks import read_block, write_block
 from npuserve.program.dram import DramLayout
 from npuserve.program.geometry import WORD
+
+# Joining pieces of this size costs less than moving each by itself.
+_SHORT_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +65,15 @@ class OtpuPages:
             data[begin:end] = block.reshape(-1)
         return data
 
-    def restore(self, slot: int, page: int, data: NDArray[np.uint8]) -> None:
+    def restore(self, slot: int, page: int, data: Sequence[NDArray[np.uint8]]) -> None:
         """See `Device.restore`; slot and pages exist."""
-        num_pages = len(data)
         for part, (begin, end) in zip(self._parts, pairwise(self._ends), strict=True):
-            # Consecutive pages of a row stand side by side in memory: one piece of each row, whatever their number.
-            pages = data[:, begin:end].reshape(num_pages, *part.shape)
-            rows = np.ascontiguousarray(pages.transpose(1, 2, 0, 3))
-            block = rows.reshape(part.num_layers, part.num_rows, num_pages * part.page_bytes)
-            write_block(self._link, self._address(part, slot, page), part.strides, block)
+            blocks = [saved[begin:end].reshape(part.shape) for saved in data]
+            if part.page_bytes <= _SHORT_BYTES:
+                # Consecutive pages of a row stand side by side in memory: short ones are written as one.
+                blocks = [np.concatenate(blocks, axis=2)]
+            for index, block in enumerate(blocks):
+                write_block(self._link, self._address(part, slot, page + index), part.strides, block)
 
     def _address(self, part: _Part, slot: int, page: int) -> int:
         return self._dram.slots + slot * self._dram.slot_stride + part.offset + page * part.page_bytes

@@ -3,8 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from npuserve.core import PAGE_TOKENS, CacheSource
 from npuserve.devices.base import Device
 from npuserve.engine.sequence import Sequence as RunningSequence
@@ -56,7 +54,7 @@ class Restoration:
             matches.append(self._waiting.popleft())
         if pages:
             assert self.sequence.slot is not None, f"{self.sequence.id} has no slot"
-            device.restore(self.sequence.slot, matches[0].page, np.stack([page.data for page in pages]))
+            device.restore(self.sequence.slot, matches[0].page, [page.data for page in pages])
             for match in matches:
                 self._count(match)
         return len(pages)

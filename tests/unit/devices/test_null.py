@@ -22,7 +22,7 @@ def test_logits_depend_on_the_slot_history_only() -> None:
     company.step(rows_of(1, [9]))
     first = company.step([*rows_of(1, [8], start=1), *rows_of(0, [1, 2])]).logits[1:].copy()
     second = company.step([*rows_of(0, [3], start=2), *rows_of(1, [7], start=2)]).logits[:1].copy()
-    np.testing.assert_array_equal(np.concatenate([first, second]), expected)
+    np.testing.assert_array_equal([*first, *second], expected)
 
 
 def test_an_earlier_token_changes_the_logits() -> None:
@@ -125,8 +125,8 @@ def paged(*, recurrent: bool = False) -> NullDevice:
     return NullDevice(vocab_size=1000, num_slots=2, max_rows=200, context_length=300, recurrent=recurrent)
 
 
-def saved(device: NullDevice, slot: int, *pages: int) -> NDArray[np.uint8]:
-    return np.stack([device.save(slot, page) for page in pages])
+def saved(device: NullDevice, slot: int, *pages: int) -> list[NDArray[np.uint8]]:
+    return [device.save(slot, page) for page in pages]
 
 
 HISTORY = [at * 7 % 1000 for at in range(140)]
@@ -182,7 +182,7 @@ def test_a_recurrent_state_is_saved_where_it_stands_and_goes_on_from_there() -> 
     second = saved(device, 0, 1)
     expected = device.step(rows_of(0, [5], start=100)).logits.copy()
     device.step(rows_of(1, [1]))
-    device.restore(1, 0, np.concatenate([first, second]))
+    device.restore(1, 0, [*first, *second])
     np.testing.assert_array_equal(device.step(rows_of(1, [5], start=100)).logits, expected)
     with pytest.raises(ValueError, match="cannot go on at position 70"):
         device.step(rows_of(1, [5], start=70))

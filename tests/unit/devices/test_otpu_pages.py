@@ -44,7 +44,7 @@ def test_a_restored_context_goes_on_bit_for_bit(simulated: Simulated, num_pages:
     device = simulated.device
     start = num_pages * PAGE_TOKENS
     uninterrupted = simulated.feed(TOKENS, slot=0)[start:]
-    pages = np.stack([device.save(0, page) for page in range(num_pages)])
+    pages = [device.save(0, page) for page in range(num_pages)]
     simulated.feed(TOKENS[::-1].copy(), slot=1)
     simulated.feed((TOKENS + 1) % 300, slot=0)
     device.restore(1, 0, pages)
@@ -54,7 +54,7 @@ def test_a_restored_context_goes_on_bit_for_bit(simulated: Simulated, num_pages:
 def test_pages_restored_one_by_one_or_at_once_are_the_same(simulated: Simulated) -> None:
     device = simulated.device
     simulated.feed(TOKENS, slot=0)
-    pages = np.stack([device.save(0, page) for page in range(5)])
+    pages = [device.save(0, page) for page in range(5)]
     device.restore(1, 0, pages[:3])
     device.restore(1, 3, pages[3:4])
     device.restore(1, 4, pages[4:])
@@ -75,11 +75,11 @@ def test_a_page_is_a_copy_of_the_size_told(simulated: Simulated) -> None:
 
 @pytest.mark.parametrize(
     ("slot", "page", "shape", "message"),
-    [(2, 0, None, "slot 2"), (0, -1, None, "page"), (0, 8, None, "pages 8 to 8"), (0, 0, (1, 7), "saved pages are")],
+    [(2, 0, None, "slot 2"), (0, -1, None, "page"), (0, 8, None, "pages 8 to 8"), (0, 0, (7,), "a saved page has")],
 )
 def test_what_is_no_page_is_refused(
-    simulated: Simulated, slot: int, page: int, shape: tuple[int, int] | None, message: str
+    simulated: Simulated, slot: int, page: int, shape: tuple[int] | None, message: str
 ) -> None:
-    data = np.zeros(shape or (1, simulated.device.capabilities.page_bytes), np.uint8)
+    data = np.zeros(shape or (simulated.device.capabilities.page_bytes,), np.uint8)
     with pytest.raises(ValueError, match=message):
-        simulated.device.restore(slot, page, data)
+        simulated.device.restore(slot, page, [data])
