@@ -3,6 +3,27 @@
 from typing import Any
 
 FAMILY_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "phi3, LongRoPE on three quarters of a head": (
+        "phi3",
+        {
+            "hidden_size": 160,
+            "head_dim": 32,
+            "num_attention_heads": 5,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 3,
+            "max_position_embeddings": 131_072,
+            "original_max_position_embeddings": 600,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10_000.0,
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0 + 0.05 * index for index in range(12)],
+                "long_factor": [2.0 + index for index in range(12)],
+                "original_max_position_embeddings": 600,
+            },
+        },
+    ),
+    "phi3, plain": ("phi3", {"hidden_size": 192, "head_dim": 32}),
     "smollm3, every fourth layer without positions": ("smollm3", {"num_hidden_layers": 8}),
     "smollm3, an irregular list of layers": (
         "smollm3",

@@ -83,3 +83,8 @@ def test_a_prompt_in_chunks_gives_the_same_bits(pair: Pair, chunk: int) -> None:
 def test_the_board_gives_the_same_bits(pair: Pair) -> None:
     board = simulate(pair.folder, machine=BOARD, capacity=600, num_slots=1)
     assert same_bits(board.feed(pair.tokens[:270]), pair.logits[:270])
+
+
+def test_the_reference_machine_gives_the_same_bits(pair: Pair) -> None:
+    reference = simulate(pair.folder, kind="reference", capacity=600, num_slots=1)
+    assert same_bits(reference.feed(pair.tokens[:24], chunk=9), pair.logits[:24])

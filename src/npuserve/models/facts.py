@@ -15,7 +15,10 @@ LARGEST_NUMBER = 1e30
 
 @dataclass(frozen=True, slots=True)
 class LayerNames:
-    """Tensor names of one decoder layer below its prefix; None where the family has no such tensor."""
+    """Tensor names of one decoder layer below its prefix; None where the family has no such tensor.
+
+    q, k and v with one name are row slices of one tensor, in this order; so are gate and up.
+    """
 
     input_norm: str = "input_layernorm.weight"
     q: str = "self_attn.q_proj"
@@ -79,6 +82,8 @@ class ModelFacts(LayerFacts):
     embedding: str = "model.embed_tokens.weight"
     final_norm: str = "model.norm.weight"
     head: str = "lm_head.weight"
+    skipped: str = ""
+    """A pattern of names of tensors that are no part of what is served, like those of a vision tower."""
     variants: tuple[LayerFacts, ...] = ()
     layer_kinds: tuple[int, ...] = ()
 

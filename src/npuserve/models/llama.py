@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from npuserve.errors import UnsupportedModelError
 from npuserve.models.facts import Config, ModelFacts, positive, positive_number
-from npuserve.models.rope import inverse_frequencies
+from npuserve.models.rope import rotation
 
 
 def facts(config: Config) -> ModelFacts:
@@ -15,7 +15,7 @@ def facts(config: Config) -> ModelFacts:
 
 
 def dense(config: Config) -> ModelFacts:
-    """What Llama, Qwen2 and Qwen3 have in common."""
+    """What Llama and the families that differ from it in little have in common."""
     activation = config.get("hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedModelError(f"hidden_act {activation!r} is not supported; silu is")
@@ -29,6 +29,8 @@ def dense(config: Config) -> ModelFacts:
     if num_heads % num_kv_heads:
         raise UnsupportedModelError(f"{num_heads} query heads do not divide among {num_kv_heads} key-value heads")
     head_dim = positive(config, "head_dim", hidden_size // num_heads)
+    turn = rotation(config, head_dim)
+    context_length = positive(config, "max_position_embeddings", 2048)
     return ModelFacts(
         model_type=str(config.get("model_type", "llama")),
         hidden_size=hidden_size,
@@ -40,6 +42,7 @@ def dense(config: Config) -> ModelFacts:
         vocab_size=positive(config, "vocab_size"),
         norm_eps=positive_number(config, "rms_norm_eps", 1e-6),
         tied_head=bool(config.get("tie_word_embeddings", False)),
-        context_length=positive(config, "max_position_embeddings", 2048),
-        inverse_frequencies=inverse_frequencies(config, head_dim),
+        context_length=min(context_length, turn.context_length or context_length),
+        inverse_frequencies=turn.inverse_frequencies,
+        rope_gain=turn.gain,
     )

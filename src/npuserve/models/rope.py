@@ -1,38 +1,54 @@
-"""Rotary frequencies from a checkpoint's configuration: plain, linear and Llama 3 scaling."""
+"""Rotary frequencies from a checkpoint's configuration: whole heads or parts; linear, Llama 3 and LongRoPE scaling."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npuserve.errors import CheckpointError, UnsupportedModelError
-from npuserve.models.facts import Config, positive_number
+from npuserve.models.facts import Config, positive, positive_number
 
 DEFAULT_THETA = 10_000.0
 
 
-def inverse_frequencies(config: Config, head_dim: int) -> NDArray[np.float64]:
-    """[head_dim / 2] radians per position; UnsupportedModelError for a scaling that is not built.
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """`inverse_frequencies` [rotary_dim / 2] in radians per position, for the first dimensions of a head; `gain`
+    multiplies cosine and sine; beyond `context_length` positions they would be others (None: never)."""
 
-    The parameters stand in `rope_parameters` (newer checkpoints) or in `rope_theta` and `rope_scaling`. Raises
-    CheckpointError for a parameter that is missing or cannot be.
+    inverse_frequencies: NDArray[np.float64]
+    gain: float = 1.0
+    context_length: int | None = None
+
+
+def rotation(config: Config, head_dim: int) -> Rotation:
+    """The rotation of heads; UnsupportedModelError for a scaling that is not built.
+
+    The parameters stand in `rope_parameters` (newer checkpoints) or in `rope_theta`, `rope_scaling` and
+    `partial_rotary_factor`. Raises CheckpointError for a parameter that is missing or cannot be.
     """
     parameters = _parameters(config)
     theta = positive_number(parameters, "rope_theta", positive_number(config, "rope_theta", DEFAULT_THETA))
-    plain = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    share = positive_number(parameters, "partial_rotary_factor", positive_number(config, "partial_rotary_factor", 1.0))
+    rotary_dim = int(head_dim * share)
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+        raise CheckpointError(
+            f"config.json: partial_rotary_factor {share} rotates {rotary_dim} of {head_dim} dimensions"
+        )
+    plain = theta ** (-np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind == "default":
-        return plain
+        return Rotation(plain)
     if kind == "linear":
-        return plain / positive_number(parameters, "factor")
+        return Rotation(plain / positive_number(parameters, "factor"))
     if kind == "llama3":
-        return _llama3(plain, parameters)
-    factors = parameters.get("short_factor")
-    if kind == "longrope" and isinstance(factors, list) and factors == parameters.get("long_factor"):
-        return _listed(plain, parameters)
-    raise UnsupportedModelError(f"rotary scaling {kind!r} is not supported; default, linear and llama3 are")
+        return Rotation(_llama3(plain, parameters))
+    if kind == "longrope" and isinstance(parameters.get("short_factor"), list):
+        return _longrope(plain, parameters, config)
+    raise UnsupportedModelError(f"rotary scaling {kind!r} is not supported; default, linear, llama3 and longrope are")
 
 
 def _parameters(config: Config) -> Config:
@@ -42,14 +58,26 @@ def _parameters(config: Config) -> Config:
     return parameters
 
 
-def _listed(plain: NDArray[np.float64], parameters: Config) -> NDArray[np.float64]:
-    """A divisor per frequency, the same at every length: how a GGUF file holds Llama 3's scaling."""
+def _longrope(plain: NDArray[np.float64], parameters: Config, config: Config) -> Rotation:
+    """A divisor per frequency: the list for short contexts, and no position where the other list would differ.
+
+    The gain is that of the LongRoPE paper (https://arxiv.org/abs/2402.13753): the root of
+    1 + ln(stretch) / ln(original length). With one list twice this is how a GGUF file holds Llama 3's scaling.
+    """
     factors = np.asarray(parameters["short_factor"], np.float64)
     if factors.shape != plain.shape or not (np.isfinite(factors) & (factors > 0)).all():
         raise CheckpointError(f"the rotary factors must be {plain.size} numbers above 0")
-    if parameters.get("attention_factor") != 1.0:
-        raise UnsupportedModelError("LongRoPE with an attention factor other than 1 is not supported")
-    return plain / factors
+    gain = parameters.get("attention_factor")
+    same = parameters.get("long_factor") == parameters["short_factor"]
+    if same and gain is not None:
+        return Rotation(plain / factors, positive_number(parameters, "attention_factor"))
+    places = (place for place in (parameters, config) if "original_max_position_embeddings" in place)
+    original = positive(next(places, parameters), "original_max_position_embeddings")
+    if gain is None:
+        longest = positive(config, "max_position_embeddings", original)
+        stretch = positive_number(parameters, "factor", longest / original)
+        gain = math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
+    return Rotation(plain / factors, float(gain), None if same else original)
 
 
 def _llama3(plain: NDArray[np.float64], parameters: Config) -> NDArray[np.float64]:

@@ -10,9 +10,11 @@ It is written once per checkpoint and layout under a temporary name, synced and 
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,6 +32,8 @@ from npuserve.quant import int8
 MAGIC = "npuserve image"
 VERSION = 1
 HEAD_ROWS_AT_ONCE = 4096
+DERIVED = r".*rotary_emb\.inv_freq|rope_freqs\.weight|rope_factors_(long|short)\.weight"
+"""Tensors whose values follow from the configuration."""
 LOG2_E = math.log2(math.e)
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
@@ -139,6 +143,7 @@ class _Writer:
     def __init__(self, checkpoint: Checkpoint, facts: ModelFacts, dram: DramLayout) -> None:
         self.checkpoint, self.facts, self.dram = checkpoint, facts, dram
         self.geometry = dram.geometry
+        self._used: set[str] = set()
 
     def pieces(self, embedding_dtype: np.dtype[np.generic]) -> Iterator[tuple[int, NDArray[np.generic]]]:
         for layer in range(self.facts.num_layers):
@@ -150,6 +155,19 @@ class _Writer:
         for start, rows in self._embedding_rows():
             at = self.dram.image_bytes + start * self.facts.hidden_size * embedding_dtype.itemsize
             yield at, narrow(rows, embedding_dtype)
+        self._refuse_leftovers()
+
+    def _refuse_leftovers(self) -> None:
+        """A tensor that nothing asked for means that this is another model than its configuration says."""
+        skipped = re.compile(f"{DERIVED}|{self.facts.skipped}" if self.facts.skipped else DERIVED)
+        left = [name for name in self.checkpoint.tensor_names() if name not in self._used and not skipped.match(name)]
+        if self.facts.tied_head:
+            left = [name for name in left if name != self.facts.head]
+        if left:
+            raise CheckpointError(
+                f"{self.checkpoint.path}: {left[0]} is no tensor of {self.facts.model_type} as it is served"
+                f" ({len(left)} such in all); the checkpoint is of another family or has parts that are not supported"
+            )
 
     def embedding_dtype(self) -> np.dtype[np.generic]:
         """The narrowest type that holds every embedding exactly."""
@@ -183,16 +201,14 @@ class _Writer:
         names, prefix = facts.names, self.facts.layer_prefix.format(index)
         yield base, self._layer_vectors(prefix, facts)
         heads, kv_heads = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
-        q = self._weights(prefix + names.q, heads, facts.hidden_size)
+        parts = ((prefix + names.q, heads), (prefix + names.k, kv_heads), (prefix + names.v, kv_heads))
+        qkv = self._stacked(parts, facts.hidden_size)
         if not facts.qk_norm:
-            q *= np.float32(_score_scale(facts))
-        k = self._weights(prefix + names.k, kv_heads, facts.hidden_size)
-        v = self._weights(prefix + names.v, kv_heads, facts.hidden_size)
-        yield from self._matrix(base, layer.qkv, np.concatenate([q, k, v]))
+            qkv[:heads] *= np.float32(_score_scale(facts))
+        yield from self._matrix(base, layer.qkv, qkv)
         yield from self._matrix(base, layer.o, self._weights(prefix + names.o, facts.hidden_size, heads))
-        gate = self._weights(prefix + names.gate, facts.intermediate_size, facts.hidden_size)
-        up = self._weights(prefix + names.up, facts.intermediate_size, facts.hidden_size)
-        yield from self._matrix(base, layer.gate_up, np.concatenate([gate, up]))
+        halves = [(prefix + name, facts.intermediate_size) for name in (names.gate, names.up)]
+        yield from self._matrix(base, layer.gate_up, self._stacked(halves, facts.hidden_size))
         down = self._weights(prefix + names.down, facts.hidden_size, facts.intermediate_size)
         yield from self._matrix(base, layer.down, down)
 
@@ -217,6 +233,14 @@ class _Writer:
     def _bias(self, name: str, size: int) -> NDArray[np.float32]:
         return self._tensor(f"{name}.bias", size)
 
+    def _stacked(self, parts: Sequence[tuple[str, int]], num_columns: int) -> NDArray[np.float32]:
+        """Matrices of (name, rows) below each other; neighbours of one name are slices of one tensor."""
+        tensors = [
+            self._weights(name, sum(rows for _, rows in slices), num_columns)
+            for name, slices in groupby(parts, lambda part: part[0])
+        ]
+        return tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
+
     def _weights(self, name: str, num_rows: int, num_columns: int) -> NDArray[np.float32]:
         return self._tensor(f"{name}.weight", num_rows, num_columns)
 
@@ -232,6 +256,7 @@ class _Writer:
         return values
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> None:
+        self._used.add(name)
         if (found := self.checkpoint.shape(name)) != shape:
             raise CheckpointError(
                 f"{self.checkpoint.path}: {name} has shape {found}, but the configuration says {shape}"

@@ -5,7 +5,7 @@ import pytest
 
 from npuserve.errors import CheckpointError, UnsupportedModelError
 from npuserve.models.registry import FAMILIES, model_facts
-from npuserve.models.rope import inverse_frequencies
+from npuserve.models.rope import rotation
 from tiny_checkpoint import tiny_config
 
 
@@ -147,11 +147,35 @@ def test_llama3_keeps_short_wavelengths_and_stretches_long_ones() -> None:
 def test_one_list_of_rotary_factors_divides_the_frequencies() -> None:
     factors = [1.0, 2.0, 4.0, 8.0]
     scaling = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0}
-    plain = inverse_frequencies({}, 8)
-    assert inverse_frequencies({"rope_scaling": scaling}, 8) == pytest.approx(plain / np.array(factors))
+    plain = rotation({}, 8).inverse_frequencies
+    found = rotation({"rope_scaling": scaling}, 8)
+    assert found.inverse_frequencies == pytest.approx(plain / np.array(factors))
+    assert (found.gain, found.context_length) == (1.0, None)
 
 
-def test_two_lists_of_rotary_factors_are_refused() -> None:
-    scaling = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "attention_factor": 1.0}
-    with pytest.raises(UnsupportedModelError, match="longrope"):
-        inverse_frequencies({"rope_scaling": scaling}, 2)
+def test_two_lists_of_rotary_factors_end_the_context_where_the_second_begins() -> None:
+    scaling = {"rope_type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0]}
+    lengths = {"max_position_embeddings": 131_072, "original_max_position_embeddings": 4096}
+    found = rotation({"rope_scaling": scaling, "partial_rotary_factor": 0.5, **lengths}, 8)
+    assert found.inverse_frequencies == pytest.approx([1.0, 0.01 / 1.5])
+    assert found.context_length == 4096
+    assert found.gain == pytest.approx(1.190238)
+
+
+@pytest.mark.parametrize("share", [0.3, 1.5, 1e-9])
+def test_a_share_of_a_head_that_cannot_rotate_is_refused(share: float) -> None:
+    with pytest.raises(CheckpointError, match="partial_rotary_factor"):
+        rotation({"partial_rotary_factor": share}, 10)
+
+
+def test_layers_without_positions_are_a_second_kind() -> None:
+    facts = model_facts(tiny_config("smollm3", num_hidden_layers=6))
+    assert [facts.kinds[facts.kind_of(layer)].rotary_dim for layer in range(6)] == [32, 32, 32, 0, 32, 32]
+    listed = model_facts(tiny_config("smollm3", no_rope_layers=[0, 1, 1]))
+    assert listed.layer_kinds == (1, 0)
+
+
+@pytest.mark.parametrize("listed", [[1], "all", 3])
+def test_a_list_of_layers_that_is_none_is_refused(listed: Any) -> None:
+    with pytest.raises(CheckpointError, match="no_rope_layers"):
+        model_facts(tiny_config("smollm3", no_rope_layers=listed))
