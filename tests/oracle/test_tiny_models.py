@@ -33,6 +33,7 @@ HEADS: dict[str, dict[str, Any]] = {
 EXTRAS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama with biases": ("llama", {"attention_bias": True}),
     "qwen3 with biases": ("qwen3", {"attention_bias": True}),
+    "llama with a head in several chunks": ("llama", {"vocab_size": 17_000}),
     "llama with llama3 scaling": (
         "llama",
         {
