@@ -24,7 +24,7 @@ class Restorer:
         self._is_recurrent = device.capabilities.recurrent
         self._found: dict[str, tuple[KeyChain, list[Match]]] = {}
         self._restorations: list[Restoration] = []
-        self._restore_pace = Pace()
+        self.restore_pace = Pace()
         self.prefill_pace = Pace()
 
     @property
@@ -81,7 +81,7 @@ class Restorer:
         except Exception as error:
             _log.exception("restoring the context of request %s broke", restoration.sequence.id)
             raise DeviceError("restoring its context broke on a fault of the server; see its log") from error
-        self._restore_pace.observe(num_restored, time.monotonic() - started_s)
+        self.restore_pace.observe(num_restored, time.monotonic() - started_s)
         return num_restored
 
     def _end(self, restoration: Restoration) -> None:
@@ -95,7 +95,7 @@ class Restorer:
         prefill_s = self.prefill_pace.seconds_per_unit
         if prefill_s is None:
             return len(matches)
-        restore_s = self._restore_pace.seconds_per_unit or 0.0
+        restore_s = self.restore_pace.seconds_per_unit or 0.0
         disk_s = self._store.disk_pace.seconds_per_unit or 0.0
         best, best_gain_s, gain_s = 0, 0.0, 0.0
         for count, match in enumerate(matches, 1):
@@ -105,6 +105,6 @@ class Restorer:
             if gain_s > best_gain_s:
                 best, best_gain_s = count, gain_s
         if best < len(matches):
-            self._restore_pace.doubt()
+            self.restore_pace.doubt()
             self._store.disk_pace.doubt()
         return best

@@ -67,9 +67,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_queue=st.integers(0, 4),
         max_rows=st.integers(1, 10),
         recurrent=st.booleans(),
+        swaps=st.booleans(),
+        max_running=st.integers(1, 4),
+        quantum=st.integers(1, 9),
     )
     def begin(
-        self, num_slots: int, chunk_size: int, mixed: bool, max_queue: int, max_rows: int, recurrent: bool
+        self,
+        num_slots: int,
+        chunk_size: int,
+        mixed: bool,
+        max_queue: int,
+        max_rows: int,
+        recurrent: bool,
+        swaps: bool,
+        max_running: int,
+        quantum: int,
     ) -> None:
         self.device = NullDevice(
             vocab_size=VOCAB_SIZE,
@@ -80,8 +92,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.mixed = mixed
         self.max_queue = max_queue
-        settings = EngineSettings(num_slots, chunk_size, mixed, max_queue)
-        self.scheduler = Scheduler(settings, self.device.capabilities)
+        settings = EngineSettings(num_slots, chunk_size, mixed, max_queue, max_running, quantum)
+        # With turns nothing is brought back here: the worst a store can do.
+        self.takes_turns = swaps and recurrent
+        self.scheduler = Scheduler(settings, self.device.capabilities, swaps=swaps)
+        self.most_running = max_running if self.takes_turns else self.scheduler.num_slots
         self.clients: dict[str, Client] = {}
 
     @rule(prompt=prompts, sampling=samplings, salt=st.sampled_from(["", "x"]))
@@ -91,7 +106,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         try:
             self.scheduler.add(Sequence(request))
         except OverloadedError:
-            assert num_alive == self.scheduler.num_slots + self.max_queue
+            assert num_alive == self.most_running + self.max_queue
         else:
             self.clients[request.id] = Client(request)
 
@@ -131,9 +146,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def run_until_idle(self) -> None:
-        # Every step runs a row of somebody, so this many suffice.
+        # Every step runs a row of somebody, so this many suffice; with turns, before each of which all is lost, no turn
+        # brings less than a row further.
         most = sum(sequence.num_pending + sequence.request.sampling.max_tokens for sequence in self.scheduler.alive)
-        self.step(most + 1)
+        self.step((most + 1) * (CONTEXT_LENGTH if self.takes_turns else 1))
         assert self.scheduler.alive == ()
 
     @invariant()
@@ -158,6 +174,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def watch_fairness(self, batch: Batch) -> None:
         """A ready stream and the oldest prompt wait for one step at most, with `mixed` for none."""
+        if self.takes_turns:
+            return
         running, served = self.scheduler.running, {sequence.id for sequence, _ in batch.parts}
         assert not (self.scheduler.queued and len(running) < self.scheduler.num_slots), "a slot lies idle"
         due = [sequence for sequence in running if sequence.num_pending == 1]
