@@ -18,6 +18,7 @@ from npuserve.server.completions import completions
 from npuserve.server.control_routes import abort_request, flush_cache
 from npuserve.server.errors import HttpError, error_response
 from npuserve.server.front import Access, Front
+from npuserve.server.generate import generate
 from npuserve.server.metrics import Metrics, get_metrics
 from npuserve.server.model_routes import get_model, health, list_models
 from npuserve.server.props import props
@@ -31,6 +32,7 @@ _log = logging.getLogger(__name__)
 ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/chat/completions": {"POST": chat_completions},
     "/v1/completions": {"POST": completions},
+    "/generate": {"POST": generate},
     "/v1/models": {"GET": list_models},
     "/v1/models/{name:path}": {"GET": get_model},
     "/v1/stats": {"GET": get_stats},

@@ -15,9 +15,9 @@ from npuserve.server.frames import ChatFrames
 from npuserve.server.generation import respond
 from npuserve.server.keys import cache_salt_of
 from npuserve.server.messages import read_messages
-from npuserve.server.reply import Reply
-from npuserve.server.sampling import read_generation
-from npuserve.server.state import ServerState
+from npuserve.server.reply import Choice, Reply
+from npuserve.server.sampling import Generation, read_generation
+from npuserve.server.state import ServedModel, ServerState
 from npuserve.server.structured import read_grammar
 from npuserve.server.template_switches import read_switches
 from npuserve.server.tools import read_tools
@@ -37,7 +37,14 @@ async def chat_completions(request: Request) -> Response:
     """One assistant turn, streamed or whole."""
     state: ServerState = request.app.state.server
     model = state.model
-    body = await read_object(request)
+    generation, choices = await read_chat(model, await read_object(request))
+    reply = Reply(state.engine, state.router, "chatcmpl", choices, cache_salt_of(request, generation.cache_salt))
+    frames = ChatFrames(reply, model.name, model.tokenizer.token_bytes, include_usage=generation.include_usage)
+    return await respond(request, reply, frames, stream=generation.stream)
+
+
+async def read_chat(model: ServedModel, body: Mapping[str, Any]) -> tuple[Generation, list[Choice]]:
+    """What the body of a chat request asks for, ready to run. Raises RequestError."""
     own = fields.read(body, CHAT_FIELDS)
     generation = read_generation(
         body,
@@ -55,10 +62,7 @@ async def chat_completions(request: Request) -> Response:
         own.get("separate_reasoning", True),
     )
     refuse_unbuilt(body, chat=True)
-    choices = await chat_choices(model, generation, turn)
-    reply = Reply(state.engine, state.router, "chatcmpl", choices, cache_salt_of(request, generation.cache_salt))
-    frames = ChatFrames(reply, model.name, model.tokenizer.token_bytes, include_usage=generation.include_usage)
-    return await respond(request, reply, frames, stream=generation.stream)
+    return generation, await chat_choices(model, generation, turn)
 
 
 def _num_logprobs(own: Mapping[str, Any]) -> int | None:

@@ -29,6 +29,9 @@ DONE = b"data: [DONE]\n\n"
 class Frames(Protocol):
     """One format of replies, made for one reply."""
 
+    def opening(self) -> bytes:
+        """The events before the first delta."""
+
     def delta(self, delta: Delta) -> bytes:
         """The events of one delta."""
 
@@ -53,6 +56,9 @@ class _Chunks:
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         # OpenAI's: when usage was asked for, every chunk has the field, null but in the last.
         self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+
+    def opening(self) -> bytes:
+        return b""
 
     def _end(self, last_choice: bytes, choices: Sequence[Choice]) -> bytes:
         return self._head + last_choice + b'],"timings":' + _encode(timings_of(choices)) + self._tail

@@ -48,7 +48,8 @@ class Choice:
 
     `lead` is text that comes before the first generated one (echo), `prompt` the number of the prompt among those of
     the request. `num_logprobs` and `prompt_logprobs` are as in Request; with `entry_at_end` the token that ended the
-    turn has an entry too. `only_prompt` wants nothing generated, but the prompt's log probabilities.
+    turn has an entry too. `only_prompt` wants nothing generated, but the prompt's log probabilities. `token_ids` are
+    the generated tokens so far, with the one that ended the turn.
     """
 
     index: int
@@ -70,6 +71,7 @@ class Choice:
     only_prompt: bool = False
     constraint: GrammarConstraint | None = None
     prompt_entries: tuple[TokenLogprob, ...] = ()
+    token_ids: list[int] = field(default_factory=list)
     _said: list[Piece] = field(default_factory=list)
 
     @property
@@ -107,6 +109,8 @@ class Choice:
         return Delta(self.index, piece.text, self.finish_reason, piece.reasoning, piece.calls, piece.entries)
 
     def _push(self, event: Event) -> Piece:
+        if not self.pipeline.stopped:
+            self.token_ids += event.token_ids
         piece = self.pipeline.push(event.token_ids, event.logprobs)
         if event.finish is None:
             return piece
@@ -127,6 +131,9 @@ class Choice:
         self.timings = event.timings
         # A token that ends the turn was generated like any other, though it has no text.
         ended_by_token = event.stop_token_id is not None and not stopped
+        del self.token_ids[self.pipeline.num_tokens :]
+        if event.stop_token_id is not None and not stopped:
+            self.token_ids.append(event.stop_token_id)
         self.num_completion_tokens = 0 if self.only_prompt else self.pipeline.num_tokens + ended_by_token
         if self.only_prompt or (event.finish is FinishReason.LENGTH and not stopped):
             self.finish_reason = "length"
@@ -144,6 +151,7 @@ class Reply:
         self, engine: AnyEngine, router: EventRouter, id_prefix: str, choices: Sequence[Choice], cache_salt: str = ""
     ) -> None:
         self.id = f"{id_prefix}-{secrets.token_hex(12)}"
+        self.name: str | None = None  # what the client calls it, where it does
         self.created = int(time.time())
         self.choices = choices
         self.inbox = Inbox()

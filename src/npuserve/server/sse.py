@@ -69,7 +69,7 @@ def attended(request: Request, reply: Reply) -> Iterator[None]:
         if timeout_s:
             error = RequestTimeoutError(timeout_s)
             deadline = asyncio.get_running_loop().call_later(timeout_s, reply.inbox.fail, error)
-        with state.live.listed(owner_of(request), reply.id, reply), watched(request.receive, reply.inbox):
+        with state.live.listed(owner_of(request), reply), watched(request.receive, reply.inbox):
             yield
     finally:
         if deadline is not None:
@@ -113,6 +113,8 @@ class EventStream(Response):
             with attended(Request(scope, receive), reply):
                 beat = loop.call_later(HEARTBEAT_S, heartbeat)
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                if opening := self._frames.opening():
+                    await send({"type": "http.response.body", "body": opening, "more_body": True})
                 last = await self._send_deltas(send)
             await send({"type": "http.response.body", "body": last})
         except ClientGoneError:

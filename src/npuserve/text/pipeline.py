@@ -48,6 +48,11 @@ class Pipeline:
         return found or (self._tools is not None and self._tools.full)
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the text."""
+        return None if self._stop_strings is None else self._stop_strings.found
+
+    @property
     def has_calls(self) -> bool:
         """Whether there are calls and all of them are complete."""
         return self._tools is not None and self._tools.num_calls > 0 and not self._tools.inside
