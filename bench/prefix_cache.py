@@ -2,7 +2,9 @@
 
     python bench/prefix_cache.py --model smollm2 --prompt 1900
 
-Engine level, without HTTP; the disk tier's files are dropped from the system's page cache before they are read.
+Engine level, without HTTP. From RAM means that another conversation has taken the only slot meanwhile; from disk that
+device and store have been opened anew and the files dropped from the system's page cache. Between restart and
+measurement one short request runs, as the first one after a start packs the weights.
 """
 
 import argparse
@@ -13,9 +15,11 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from npuserve.checkpoints.checkpoint import open_checkpoint
+from npuserve.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from npuserve.checkpoints.locate import ensure_checkpoint
 from npuserve.checkpoints.progress import Progress
 from npuserve.core import CacheSource, Event, Request, SamplingParams
@@ -28,6 +32,7 @@ from npuserve.kvstore.store import ContextStore, open_context_store
 from npuserve.program.image import image_key
 
 REPLY_TOKENS = 64
+OTHER_TOKENS = 300
 MILLI = 1000.0
 
 
@@ -57,13 +62,10 @@ class Bench:
             _, event = self._events.get()
         return first_s - started_s, first
 
-    def settle(self) -> None:
-        """Wait until all that can be saved is on disk."""
+    def close(self) -> None:
+        """Stop, with all that can be saved on disk."""
         self.engine.stop()
         assert self.store.drain(60.0), "the disk does not keep up"
-
-    def close(self) -> None:
-        self.settle()
         self.store.close()
 
     def _deliver(self, events: list[Event]) -> None:
@@ -72,24 +74,35 @@ class Bench:
             self._events.put((now_s, event))
 
 
-def measure(device: Device, model: str, num_tokens: int, folder: Path) -> dict[str, float]:
+def measure(checkpoint: Checkpoint, num_threads: int, num_tokens: int, folder: Path) -> dict[str, float]:
     """Milliseconds of one round with a prompt that nobody has sent before."""
     chance = random.Random()
-    prompt = tuple(chance.choices(range(1000, 40000), k=num_tokens))
-    bench = Bench(device, model, folder)
+    prompt, other = (tuple(chance.choices(range(1000, 40000), k=count)) for count in (num_tokens, OTHER_TOKENS))
     times = {}
-    cold_s, event = bench.first_token(prompt)
-    times["cold"] = cold_s * MILLI
-    assert event.cache_source is None
-    times["slot"] = timed(bench, prompt, CacheSource.SLOT)
-    assert bench.engine.forget_contexts(CacheSource.SLOT)
-    times["ram"] = timed(bench, prompt, CacheSource.RAM)
-    bench.close()
+    with opened(checkpoint, num_threads, folder) as bench:
+        cold_s, event = bench.first_token(prompt)
+        assert event.cache_source is None
+        times["cold"] = cold_s * MILLI
+        times["slot"] = timed(bench, prompt, CacheSource.SLOT)
+        bench.first_token(other)
+        times["ram"] = timed(bench, prompt, CacheSource.RAM)
     drop_page_cache(folder)
-    bench = Bench(device, model, folder)
-    times["disk"] = timed(bench, prompt, CacheSource.DISK)
-    bench.close()
+    with opened(checkpoint, num_threads, folder) as bench:
+        times["disk"] = timed(bench, prompt, CacheSource.DISK)
     return times
+
+
+@contextmanager
+def opened(checkpoint: Checkpoint, num_threads: int, folder: Path) -> Iterator[Bench]:
+    """A device and an engine that have served one short request."""
+    device = open_isa_device(checkpoint, IsaSettings(num_slots=1, num_threads=num_threads))
+    bench = Bench(device, image_key(checkpoint), folder)
+    bench.first_token((1, 2, 3))
+    try:
+        yield bench
+    finally:
+        bench.close()
+        device.close()
 
 
 def timed(bench: Bench, prompt: tuple[int, ...], source: CacheSource) -> float:
@@ -115,12 +128,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     options = parser.parse_args()
     checkpoint = open_checkpoint(ensure_checkpoint(options.model, progress=Progress()))
-    device = open_isa_device(checkpoint, IsaSettings(num_threads=options.threads))
     rounds = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for number in range(options.rounds):
-            rounds.append(measure(device, image_key(checkpoint), options.prompt, Path(folder) / str(number)))
-    device.close()
+            rounds.append(measure(checkpoint, options.threads, options.prompt, Path(folder) / str(number)))
     medians = {name: statistics.median(times[name] for times in rounds) for name in rounds[0]}
     if options.json:
         print(json.dumps({"model": options.model, "prompt": options.prompt, "ms": medians, "rounds": rounds}))
