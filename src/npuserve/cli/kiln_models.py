@@ -30,6 +30,12 @@ def model_files(folder: Path, ending: str) -> list[Path]:
         return []
 
 
+def served_names(loaded: Path, name: str) -> list[str]:
+    """The names of the models in the folder of the `loaded` one, which is called `name`."""
+    others = [path for path in model_files(loaded.parent, ".rkllm") if path != loaded]
+    return [name, *sorted({model_name(path) for path in others} - {name})]
+
+
 def model_name(path: Path) -> str:
     """The file's name without its ending and without the suffixes of conversion tools."""
     name = path.stem

@@ -9,6 +9,7 @@ from typing import Any
 
 from npuserve.cli.kiln_ini import DEFAULT_PATH
 from npuserve.config import Option, ServeSettings, option_of
+from npuserve.vision.detector_names import DETECTORS
 
 # Options of otpu-serve that mean nothing on a board, or are spelled otherwise there.
 _NOT_HERE = frozenset(
@@ -69,11 +70,13 @@ class KilnSettings:
     )
     priority: str = _setting("high", _VISION, "of the vision model on the NPU", choices=("high", "medium", "low"))
     task: str = _setting("classify", _VISION, "what the vision model does", choices=("classify", "detect"))
-    detector: str = _setting(
-        "auto", _VISION, "form of a detector's outputs", choices=("auto", "yolov5", "yolov8", "yolox", "raw")
-    )
+    detector: str = _setting("auto", _VISION, "form of a detector's outputs", choices=tuple(DETECTORS))
     conf_threshold: float = _setting(0.25, _VISION, "least score of an object", metavar="X", least=0, most=1)
     nms_iou: float = _setting(0.45, _VISION, "overlap above which one object is told", metavar="X", least=0, most=1)
+
+    input_size: str = _setting("auto", _VISION, "N or WIDTHxHEIGHT, of a model that does not tell it", metavar="SIZE")
+    mean: str = _setting("auto", _VISION, "of an .onnx model's input, from 0 to 255: X or R,G,B", metavar="X")
+    std: str = _setting("auto", _VISION, "of an .onnx model's input, from 0 to 255: X or R,G,B", metavar="X")
 
     llm_model: str | None = _setting(None, _SERVER, "in place of [llm] model", metavar="PATH")
     server_vision_model: str | None = _setting(

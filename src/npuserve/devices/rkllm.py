@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from npuserve.core import SamplingParams
@@ -20,7 +20,7 @@ class RkllmSettings:
     library: str | None = None
     layout: str = "auto"
     context_length: int = 2048
-    sampling: RunSampling = RunSampling()
+    sampling: RunSampling = field(default_factory=RunSampling)
     n_keep: int = -1
     embed_flash: int = 1
 

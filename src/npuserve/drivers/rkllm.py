@@ -8,7 +8,7 @@ import ctypes
 import logging
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int8, c_int32, c_size_t, c_uint8, c_uint32, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,7 +60,7 @@ class InitSettings:
     model_path: str
     max_context_len: int
     max_new_tokens: int
-    sampling: RunSampling = RunSampling()
+    sampling: RunSampling = field(default_factory=RunSampling)
     n_keep: int = -1
     embed_flash: int = 1
 

@@ -9,7 +9,7 @@ from npuserve.server.state import ServedModel
 from npuserve.text.chat_template import ChatTemplate
 from npuserve.text.prompt_family import PromptFamily
 from npuserve.text.runtime_tokenizer import MixedTokenizer, RuntimeTokenizer
-from npuserve.text.system_prompt import SystemPromptTemplate
+from npuserve.text.system_prompt import with_system_prompt
 from npuserve.text.tokenizer import Tokenizer
 
 # No vocabulary is larger; what the ids of a locked-up tokenizer are checked against.
@@ -46,11 +46,9 @@ def runtime_model(
         vocab_size, end_ids = tokenizer.vocab_size, tokens.stop_ids
         spelled = [own.id_to_token(token_id) for token_id in sorted(end_ids)]
         end_markers = tuple(text for text in spelled if text)
-    template = (
-        SystemPromptTemplate(source, special, system_prompt=facts.system_prompt)
-        if facts.system_prompt
-        else ChatTemplate(source, special)
-    )
+    template = ChatTemplate(source, special)
+    if facts.system_prompt:
+        template = with_system_prompt(template, facts.system_prompt)
     model = ServedModel(
         name=facts.name,
         tokenizer=tokenizer,

@@ -61,7 +61,7 @@ class ChatTemplate:
 
     def __init__(self, source: str | None, special_tokens: Mapping[str, str] | None = None) -> None:
         self.source = CHATML if source is None else source
-        self._special_tokens = dict(special_tokens or {})
+        self.special_tokens = dict(special_tokens or {})
         if len(self.source) > _MAX_SOURCE_CHARACTERS:
             raise CheckpointError(
                 f"the chat template has {len(self.source)} characters; at most {_MAX_SOURCE_CHARACTERS} are taken"
@@ -91,7 +91,7 @@ class ChatTemplate:
         fails on them or takes too long.
         """
         values = {
-            **self._special_tokens,
+            **self.special_tokens,
             **(switches or {}),
             "messages": messages,
             "tools": tools,

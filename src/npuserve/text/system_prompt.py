@@ -7,11 +7,9 @@ from npuserve.text.chat_template import ChatTemplate
 
 
 class SystemPromptTemplate(ChatTemplate):
-    """Puts `system_prompt` in front of messages that begin with no system message."""
+    """Puts `system_prompt` in front of messages that have no system message."""
 
-    def __init__(
-        self, source: str | None, special_tokens: Mapping[str, str] | None = None, *, system_prompt: str
-    ) -> None:
+    def __init__(self, source: str | None, special_tokens: Mapping[str, str], system_prompt: str) -> None:
         super().__init__(source, special_tokens)
         self._system_prompt = system_prompt
 
@@ -27,3 +25,8 @@ class SystemPromptTemplate(ChatTemplate):
         if not any(message["role"] == "system" for message in messages):
             messages = [{"role": "system", "content": self._system_prompt}, *messages]
         return super().render(messages, tools=tools, switches=switches, add_generation_prompt=add_generation_prompt)
+
+
+def with_system_prompt(template: ChatTemplate, system_prompt: str) -> ChatTemplate:
+    """`template` with that system message."""
+    return SystemPromptTemplate(template.source, template.special_tokens, system_prompt)
