@@ -88,7 +88,12 @@ def test_a_single_layer_is_the_emulation_to_fp32(
     layer: int, path: Path, checkpoint: Checkpoint, tokens: Tokens, tmp_path: Path
 ) -> None:
     """Conversations of three tokens through one layer: in most of them not one int8 code is tipped over."""
-    facts = replace(model_facts(checkpoint.config), num_layers=1, layer_prefix=f"model.layers.{layer}.")
+    facts = replace(
+        model_facts(checkpoint.config),
+        num_layers=1,
+        layer_prefix=f"model.layers.{layer}.",
+        skipped=rf"model\.layers\.(?!{layer}\.)",
+    )
     simulated = simulate(path, capacity=256, num_slots=1, image=tmp_path / "layer.img", facts=facts)
     emulation = Emulation(checkpoint, facts)
     conversations = tokens[:96].reshape(-1, 3)

@@ -9,7 +9,7 @@ from npuserve.models.rope import rotation
 from tiny_checkpoint import tiny_config
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_sizes_come_from_the_configuration(family: str) -> None:
     facts = model_facts(tiny_config(family))
     assert (facts.model_type, facts.hidden_size, facts.num_layers) == (family, 96, 2)
