@@ -3,6 +3,30 @@
 from typing import Any
 
 FAMILY_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2, seven layers": (
+        "lfm2",
+        {
+            "hidden_size": 192,
+            "head_dim": 32,
+            "num_hidden_layers": 7,
+            "layer_types": ["conv", "conv", "full_attention", "conv", "full_attention", "conv", "conv"],
+            "block_auto_adjust_ff_dim": False,
+        },
+    ),
+    "lfm2, heads of 64, four taps with biases": (
+        "lfm2",
+        {
+            "hidden_size": 160,
+            "head_dim": 64,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 4,
+            "full_attn_idxs": [1, 3],
+            "conv_L_cache": 4,
+            "conv_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
     "phi3, LongRoPE on three quarters of a head": (
         "phi3",
         {

@@ -15,6 +15,7 @@ CLASSES = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "lfm2": (transformers.Lfm2Config, transformers.Lfm2ForCausalLM),
     "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
     "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
 }
@@ -28,6 +29,7 @@ def save_tiny_model(folder: Path, model_type: str, **changes: Any) -> Any:
     config_class, model_class = CLASSES[model_type]
     config = tiny_config(model_type, **changes)
     config.pop("rope_theta")
+    config["norm_eps"] = config["rms_norm_eps"]
     config |= {key: value for key, value in IDS.items() if key not in changes}
     torch.manual_seed(0)
     model = model_class(config_class(**config)).float().eval()

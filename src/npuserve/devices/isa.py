@@ -49,7 +49,8 @@ def open_isa_device(
 
     facts = model_facts(checkpoint.config)
     geometry = Geometry(facts, min(settings.context_length, facts.context_length))
-    dram = DramLayout(geometry, settings.num_slots, most_rows(geometry, settings.machine))
+    num_slots = 1 if facts.has_state else settings.num_slots
+    dram = DramLayout(geometry, num_slots, most_rows(geometry, settings.machine))
     link = native_link(settings.machine, dram.size, settings.num_threads)
     path = image_path(checkpoint, settings.cache or cache_folder())
     image = cached_image(path, checkpoint, dram, progress)

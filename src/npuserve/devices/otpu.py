@@ -43,9 +43,12 @@ class OtpuDevice:
             max_rows=dram.max_rows,
             context_length=dram.geometry.capacity,
             vocab_size=facts.vocab_size,
+            recurrent=facts.has_state,
             page_bytes=self._pages.page_bytes,
             page_format=_page_format(dram, machine),
         )
+        self._next_positions = [0] * dram.num_slots
+        """Which position a recurrent state can go on at, beside 0."""
         self._table = StepTable(dram, image.embedding)
         self._programs: dict[Shape, NDArray[np.uint32]] = {}
         self._loaded: Shape | None = None
@@ -59,10 +62,15 @@ class OtpuDevice:
         """See `Device.step`. At most one slot may have more than one row."""
         started = time.perf_counter()
         step = _Step(rows, self._capabilities)
+        self._check_order(step)
         self._write_tables(step)
         self._load_program(step.shape)
         ready = time.perf_counter()
+        for segment in step.segments:
+            self._next_positions[segment.slot] = 0
         self._run()
+        for segment in step.segments:
+            self._next_positions[segment.slot] = segment.position + segment.num_rows
         done = time.perf_counter()
         logits = self._read_logits(step)
         return StepResult(logits, program_s=ready - started, device_s=done - ready)
@@ -70,7 +78,10 @@ class OtpuDevice:
     def save(self, slot: int, page: int) -> NDArray[np.uint8]:
         """See `Device.save`."""
         self._check_pages(slot, page, 1)
-        return self._pages.save(slot, page)
+        end = self._next_positions[slot]
+        if self._capabilities.recurrent and page != (end - 1) // PAGE_TOKENS:
+            raise ValueError(f"a recurrent state at {end} cannot be saved with page {page}")
+        return self._pages.save(slot, page, end)
 
     def restore(self, slot: int, page: int, data: Sequence[NDArray[np.uint8]]) -> None:
         """See `Device.restore`."""
@@ -78,7 +89,7 @@ class OtpuDevice:
             if saved.shape != (self._pages.page_bytes,):
                 raise ValueError(f"a saved page has {self._pages.page_bytes} bytes, not {list(saved.shape)}")
         self._check_pages(slot, page, len(data))
-        self._pages.restore(slot, page, data)
+        self._next_positions[slot] = self._pages.restore(slot, page, data)
 
     def close(self) -> None:
         self._link.close()
@@ -89,6 +100,12 @@ class OtpuDevice:
             raise ValueError(f"slot {slot} does not exist; there are {can.num_slots}")
         if num_pages < 1 or page < 0 or (page + num_pages) * PAGE_TOKENS > self._dram.geometry.positions:
             raise ValueError(f"pages {page} to {page + num_pages - 1} are outside the context of {can.context_length}")
+
+    def _check_order(self, step: "_Step") -> None:
+        """A state that has gone past a position cannot go back to it."""
+        for segment in step.segments if self._capabilities.recurrent else ():
+            if segment.position not in (0, expected := self._next_positions[segment.slot]):
+                raise ValueError(f"a recurrent state at {expected} cannot go on at position {segment.position}")
 
     def warm_up(self) -> None:
         """Run the smallest step twice: a broken card or image shows now, and the first client does not wait."""
@@ -208,6 +225,7 @@ def _page_format(dram: DramLayout, machine: MachineConfig) -> str:
     geometry = dram.geometry
     kinds = "+".join(
         f"{len(geometry.layers_of(index))}x{kind.facts.num_kv_heads}x{kind.head}x{kind.value_rows}"
+        + (f"s{kind.state}" if kind.state else "")
         for index, kind in enumerate(geometry.kinds)
     )
     return f"otpu1-int8-{kinds}-d{machine.depth}c{machine.mcols}l{machine.lanes}"

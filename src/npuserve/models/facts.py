@@ -17,7 +17,8 @@ LARGEST_NUMBER = 1e30
 class LayerNames:
     """Tensor names of one decoder layer below its prefix; None where the family has no such tensor.
 
-    q, k and v with one name are row slices of one tensor, in this order; so are gate and up.
+    q, k and v with one name are row slices of one tensor, in this order; so are gate and up. Where the layer has a
+    short convolution in attention's place, `o` is its output projection.
     """
 
     input_norm: str = "input_layernorm.weight"
@@ -27,6 +28,8 @@ class LayerNames:
     o: str = "self_attn.o_proj"
     q_norm: str | None = None
     k_norm: str | None = None
+    conv_in: str = "conv.in_proj"
+    conv: str = "conv.conv"
     post_norm: str = "post_attention_layernorm.weight"
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
@@ -39,6 +42,9 @@ class LayerFacts:
 
     `inverse_frequencies` are the rotary ones in radians per position, one for each rotated pair of dimensions: the
     first `rotary_dim` dimensions of a head turn, the others pass. `rope_gain` multiplies cosine and sine.
+
+    A layer with `conv_taps` has in attention's place a short convolution over positions (LFM2): the input projection
+    gives B, C and x, and y = C * conv(B * x) goes through the output projection; it has no heads.
     """
 
     hidden_size: int
@@ -52,12 +58,26 @@ class LayerFacts:
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: bool = False
+    conv_taps: int = 0
     names: LayerNames = field(default_factory=LayerNames)
 
     @property
     def group_size(self) -> int:
         """Query heads that share one key-value head."""
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def inputs(self) -> tuple[tuple[str, int], ...]:
+        """The matrices that read the normed input of the layer's first half, as (name, rows), in the order of rows."""
+        if self.conv_taps:
+            return ((self.names.conv_in, 3 * self.hidden_size),)
+        heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return (self.names.q, heads), (self.names.k, kv_heads), (self.names.v, kv_heads)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the layer keeps a state that each position changes."""
+        return self.conv_taps > 0
 
     @property
     def rotary_dim(self) -> int:
@@ -90,6 +110,11 @@ class ModelFacts(LayerFacts):
     @property
     def kinds(self) -> tuple[LayerFacts, ...]:
         return (self, *self.variants)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether some layers are recurrent."""
+        return any(kind.is_recurrent for kind in self.kinds)
 
     def kind_of(self, layer: int) -> int:
         """Which of `kinds` a layer is."""

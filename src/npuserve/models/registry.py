@@ -5,7 +5,7 @@ from importlib import import_module
 from npuserve.errors import UnsupportedModelError
 from npuserve.models.facts import Config, ModelFacts
 
-FAMILIES = ("llama", "qwen2", "qwen3", "smollm3", "phi3")
+FAMILIES = ("llama", "qwen2", "qwen3", "smollm3", "phi3", "lfm2")
 
 
 def model_facts(config: Config) -> ModelFacts:

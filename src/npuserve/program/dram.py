@@ -6,7 +6,7 @@
                       final norm, head rows, head scales
     image_bytes       step table: row records, then the layers' segment words
                       logits, fp32 [max_rows, vocab]
-                      KV slots: [slot][kind][layer of the kind] of K rows, K scales, V scales, V^T rows
+                      KV slots: [slot][kind][layer of the kind] of K rows, K scales, V scales, V^T rows, state
 
 All offsets and sizes are bytes.
 """
@@ -64,6 +64,7 @@ class Vectors:
     k_norm: int
     qkv_bias: int
     o_bias: int
+    taps: int
     size: int
 
 
@@ -81,8 +82,11 @@ class LayerLayout:
         k_norm = q_norm + (facts.head_dim if facts.qk_norm else 0)
         qkv_bias = k_norm + (facts.head_dim if facts.qk_norm else 0)
         o_bias = qkv_bias + (geometry.qkv if facts.qkv_bias else 0)
-        size = o_bias + (facts.hidden_size if facts.o_bias else 0)
-        return Vectors(0, post_norm, q_norm, k_norm, qkv_bias, o_bias, size)
+        taps = o_bias + (facts.hidden_size if facts.o_bias else 0)
+        size = taps + facts.conv_taps * facts.hidden_size
+        if facts.conv_taps and facts.qkv_bias:
+            size += facts.hidden_size
+        return Vectors(0, post_norm, q_norm, k_norm, qkv_bias, o_bias, taps, size)
 
     @cached_property
     def qkv(self) -> Matrix:
@@ -108,7 +112,10 @@ class LayerLayout:
 
 @dataclass(frozen=True)
 class KvLayout:
-    """One slot's keys and values of one layer; heads follow each other in each of the four parts."""
+    """One slot's keys and values of one layer, and its state where it is recurrent.
+
+    Heads follow each other in each of the four parts of keys and values.
+    """
 
     geometry: LayerGeometry
 
@@ -150,8 +157,17 @@ class KvLayout:
         return round_up(self.v_scales + self.geometry.facts.num_kv_heads * self.v_scale_head, BLOCK)
 
     @property
-    def stride(self) -> int:
+    def state(self) -> int:
         return round_up(self.values + self.geometry.facts.num_kv_heads * self.v_head, BLOCK)
+
+    @property
+    def state_bytes(self) -> int:
+        """In whole blocks."""
+        return round_up(self.geometry.state * WORD, BLOCK)
+
+    @property
+    def stride(self) -> int:
+        return self.state + self.state_bytes
 
 
 @dataclass(frozen=True)

@@ -50,12 +50,13 @@ class LayerGeometry:
 
     @property
     def qkv(self) -> int:
-        return (self.facts.num_heads + 2 * self.facts.num_kv_heads) * self.facts.head_dim
+        """Results of the input projection: q, k and v heads, or B, C and x of a convolution."""
+        return sum(rows for _, rows in self.facts.inputs)
 
     @property
     def attention_size(self) -> int:
         """Inputs of the output projection."""
-        return self.facts.num_heads * self.facts.head_dim
+        return self.facts.hidden_size if self.facts.conv_taps else self.facts.num_heads * self.facts.head_dim
 
     @property
     def attention(self) -> int:
@@ -68,6 +69,11 @@ class LayerGeometry:
     @property
     def mlp(self) -> int:
         return round_up(self.facts.intermediate_size, BLOCK)
+
+    @property
+    def state(self) -> int:
+        """Words that a recurrent layer carries from position to position: a convolution's inputs but the newest."""
+        return max(self.facts.conv_taps - 1, 0) * self.facts.hidden_size
 
     @property
     def positions(self) -> int:

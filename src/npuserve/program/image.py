@@ -200,13 +200,13 @@ class _Writer:
         facts, layer = self.facts.kinds[kind], self.dram.kinds[kind]
         names, prefix = facts.names, self.facts.layer_prefix.format(index)
         yield base, self._layer_vectors(prefix, facts)
-        heads, kv_heads = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
-        parts = ((prefix + names.q, heads), (prefix + names.k, kv_heads), (prefix + names.v, kv_heads))
-        qkv = self._stacked(parts, facts.hidden_size)
+        inputs = self._stacked([(prefix + name, rows) for name, rows in facts.inputs], facts.hidden_size)
         if not facts.qk_norm:
-            qkv[:heads] *= np.float32(_score_scale(facts))
-        yield from self._matrix(base, layer.qkv, qkv)
-        yield from self._matrix(base, layer.o, self._weights(prefix + names.o, facts.hidden_size, heads))
+            inputs[: facts.num_heads * facts.head_dim] *= np.float32(_score_scale(facts))
+        yield from self._matrix(base, layer.qkv, inputs)
+        yield from self._matrix(
+            base, layer.o, self._weights(prefix + names.o, facts.hidden_size, layer.geometry.attention_size)
+        )
         halves = [(prefix + name, facts.intermediate_size) for name in (names.gate, names.up)]
         yield from self._matrix(base, layer.gate_up, self._stacked(halves, facts.hidden_size))
         down = self._weights(prefix + names.down, facts.hidden_size, facts.intermediate_size)
@@ -219,11 +219,16 @@ class _Writer:
             q_norm = self._tensor(prefix + names.q_norm, facts.head_dim)
             parts += [q_norm * scale, self._tensor(prefix + names.k_norm, facts.head_dim)]
         if facts.qkv_bias:
-            q_bias = self._bias(prefix + names.q, facts.num_heads * facts.head_dim)
-            parts += [q_bias if facts.qk_norm else q_bias * scale]
-            parts += [self._bias(prefix + name, facts.num_kv_heads * facts.head_dim) for name in (names.k, names.v)]
+            biases = [self._bias(prefix + name, rows) for name, rows in facts.inputs]
+            if not facts.qk_norm and not facts.conv_taps:
+                biases[0] = biases[0] * scale
+            parts += biases
         if facts.o_bias:
             parts.append(self._bias(prefix + names.o, facts.hidden_size))
+        if facts.conv_taps:
+            parts.append(self._tensor(f"{prefix}{names.conv}.weight", facts.hidden_size, 1, facts.conv_taps).T.ravel())
+            if facts.qkv_bias:
+                parts.append(self._bias(prefix + names.conv, facts.hidden_size))
         return np.concatenate(parts).astype(np.float32)
 
     def _padded(self, name: str) -> NDArray[np.float32]:

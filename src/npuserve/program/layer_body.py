@@ -1,10 +1,13 @@
 """One layer's share of a step, for one kind of layer."""
 
+from collections.abc import Callable
+
 from npuserve.isa.fields import Address
 from npuserve.isa.spec import VectorFunction
 from npuserve.program.assembler import Assembler
 from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout
 from npuserve.program.kernels.attention import Part, Tile, attend, store
+from npuserve.program.kernels.convolution import short_convolution
 from npuserve.program.kernels.heads import add_bias, copy_values, norm_heads, rotate_heads
 from npuserve.program.kernels.linear import linear, quantize, rms_norm
 from npuserve.program.kernels.registers import Reg
@@ -31,8 +34,13 @@ class LayerBody:
         asm.emit("LD", src=Address(Reg.TABLE, 0), dst=tmem.segments, count=self.shape.segments * WORDS_PER_SEGMENT)
         self._norm(layer.vectors.input_norm)
         linear(asm, layer.qkv, Reg.LAYER, out=tmem.rows + tmem.qkv, stride=tmem.row_stride, rows=self.shape.rows)
-        self._heads()
-        self._attention()
+        if self.geometry.facts.qkv_bias:
+            self._bias(tmem.qkv, self.geometry.qkv, layer.vectors.qkv_bias)
+        if self.geometry.facts.conv_taps:
+            self._convolution()
+        else:
+            self._heads()
+            self._attention()
         self._project(tmem.attention, self.geometry.attention)
         linear(asm, layer.o, Reg.LAYER, out=tmem.rows, stride=tmem.row_stride, rows=self.shape.rows, accumulate=True)
         if self.geometry.facts.o_bias:
@@ -76,8 +84,6 @@ class LayerBody:
 
     def _heads(self) -> None:
         asm, tmem, facts, vectors = self.asm, self.tmem, self.geometry.facts, self.layer.vectors
-        if facts.qkv_bias:
-            self._bias(tmem.qkv, self.geometry.qkv, vectors.qkv_bias)
         if facts.qk_norm:
             q_weight, k_weight = tmem.vectors + vectors.q_norm, tmem.vectors + vectors.k_norm
             norm_heads(asm, tmem, first_head=0, num_heads=facts.num_heads, weight=q_weight, eps=facts.norm_eps)
@@ -94,19 +100,43 @@ class LayerBody:
 
     def _attention(self) -> None:
         """The prompt segment head by head over its rows, then each decode row over its heads."""
-        asm, tmem, shape, kv = self.asm, self.tmem, self.shape, self.kv
-        if shape.prefill_rows:
-            asm.set(Reg.SEGMENT, tmem.segments)
-            store(asm, tmem, kv, row=Address(0, tmem.rows), rows=shape.prefill_rows)
+        asm, tmem, kv = self.asm, self.tmem, self.kv
+
+        def prompt(row: Address, rows: int) -> None:
+            store(asm, tmem, kv, row=row, rows=rows)
             for q_head in range(self.geometry.facts.num_heads):
                 attend(asm, tmem, kv, self._prompt_tile(q_head))
+
+        def decode(row: Address) -> None:
+            store(asm, tmem, kv, row=row, rows=1)
+            attend(asm, tmem, kv, self._decode_tile())
+
+        self._segments(prompt, decode)
+
+    def _convolution(self) -> None:
+        facts, weights = self.geometry.facts, self.tmem.vectors + self.layer.vectors.taps
+        bias = weights + facts.conv_taps * facts.hidden_size if facts.qkv_bias else None
+
+        def segment(row: Address, rows: int = 1) -> None:
+            short_convolution(self.asm, self.tmem, row=row, rows=rows, weights=weights, bias=bias)
+
+        self._segments(segment, segment)
+
+    def _segments(self, prompt: Callable[[Address, int], None], decode: Callable[[Address], None]) -> None:
+        """The prompt segment with its first row and their number, then each decode row in a hardware loop.
+
+        Reg.SEGMENT has the TMEM address of the segment's words meanwhile.
+        """
+        asm, tmem, shape = self.asm, self.tmem, self.shape
+        if shape.prefill_rows:
+            asm.set(Reg.SEGMENT, tmem.segments)
+            prompt(Address(0, tmem.rows), shape.prefill_rows)
         if shape.decode_rows:
             first = 1 if shape.prefill_rows else 0
             asm.set(Reg.SEGMENT, tmem.segments + first * WORDS_PER_SEGMENT)
             asm.set(Reg.ROW, tmem.rows + shape.prefill_rows * tmem.row_stride)
             with asm.loop(shape.decode_rows):
-                store(asm, tmem, kv, row=Address(Reg.ROW, 0), rows=1)
-                attend(asm, tmem, kv, self._decode_tile())
+                decode(Address(Reg.ROW, 0))
                 asm.step(Reg.SEGMENT, WORDS_PER_SEGMENT)
                 asm.step(Reg.ROW, tmem.row_stride)
 

@@ -101,6 +101,8 @@ class StepTable:
         words[SegmentWord.WRITE_KEY_SCALES] = base + kv.k_scales + position * kv.k_scale_row
         words[SegmentWord.WRITE_VALUES] = base + kv.values + position
         words[SegmentWord.WRITE_VALUE_SCALES] = base + kv.v_scales + position * WORD
+        words[SegmentWord.STATE] = base + kv.state
+        words[SegmentWord.HAS_STATE] = int(position > 0)
         words[SegmentWord.FULL_BLOCKS] = segment.full_blocks
         words[SegmentWord.MASKED_BLOCKS] = segment.masked_blocks
         return words

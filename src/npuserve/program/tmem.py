@@ -4,7 +4,7 @@
                  segment words of the current layer, [segments][16]
                  vectors of the current layer (or the final norm)
                  statistics: one word per row and head, and the running values of a softmax tile
-                 scores of one attention tile (the activation's scratch uses the same words)
+                 scores of one attention tile (the activation's scratch and a convolution's window use the same words)
     rows         one record per row of the step, `row_stride` words apart:
                      hidden state | cosines | sines | mask          written by the host
                      qkv, later gate and up
@@ -110,7 +110,7 @@ class TmemLayout:
 
     @property
     def statistics(self) -> int:
-        """One word per row and head, contiguous."""
+        """One word per row and head, contiguous; at least one per row."""
         size = self._most(lambda geometry: LayerLayout(geometry).vectors.size)
         return round_up(self.vectors + size, CACHE_LINE)
 
@@ -123,7 +123,7 @@ class TmemLayout:
     @cached_property
     def softmax(self) -> int:
         """Five vectors of tile_rows words: running maximum, block maximum, alpha, running sum, block sum."""
-        heads = self._most(lambda geometry: geometry.num_qk_heads)
+        heads = self._most(lambda geometry: max(geometry.num_qk_heads, 1))
         return round_up(self.statistics + self.shape.rows * heads, CACHE_LINE)
 
     @property
@@ -133,6 +133,11 @@ class TmemLayout:
     @cached_property
     def accumulator(self) -> int:
         return self.softmax + 5 * self.softmax_stride
+
+    def _window(self, geometry: LayerGeometry) -> int:
+        """A convolution's inputs: its state and those of the longest segment."""
+        segment = max(self.shape.prefill_rows, 1)
+        return geometry.state + segment * geometry.facts.hidden_size if geometry.facts.conv_taps else 0
 
     @cached_property
     def value_scales(self) -> int:
@@ -157,7 +162,7 @@ class TmemLayout:
 
     @cached_property
     def rows(self) -> int:
-        scratch = max(self.tile_rows * ATTENTION_BLOCK, self._most(self._activation_scratch))
+        scratch = max(self.tile_rows * ATTENTION_BLOCK, self._most(self._activation_scratch), self._most(self._window))
         return round_up(self.scores + scratch, CACHE_LINE)
 
     # ---- parts of a row record, from its start

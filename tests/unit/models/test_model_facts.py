@@ -11,7 +11,7 @@ from tiny_checkpoint import tiny_config
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_sizes_come_from_the_configuration(family: str) -> None:
-    facts = model_facts(tiny_config(family))
+    facts = model_facts(tiny_config(family, block_auto_adjust_ff_dim=False))
     assert (facts.model_type, facts.hidden_size, facts.num_layers) == (family, 96, 2)
     assert (facts.num_heads, facts.num_kv_heads, facts.head_dim, facts.group_size) == (6, 2, 32, 3)
     assert (facts.intermediate_size, facts.vocab_size, facts.context_length) == (160, 300, 1024)
@@ -179,3 +179,20 @@ def test_layers_without_positions_are_a_second_kind() -> None:
 def test_a_list_of_layers_that_is_none_is_refused(listed: Any) -> None:
     with pytest.raises(CheckpointError, match="no_rope_layers"):
         model_facts(tiny_config("smollm3", no_rope_layers=listed))
+
+
+def test_layers_of_lfm2_are_convolutions_where_they_are_no_attention() -> None:
+    facts = model_facts(tiny_config("lfm2", layer_types=["conv", "full_attention"], conv_L_cache=4))
+    assert facts.layer_kinds == (1, 0)
+    assert facts.has_state
+    assert [kind.conv_taps for kind in facts.kinds] == [0, 4]
+    assert facts.kinds[1].inputs == (("conv.in_proj", 288),)
+    assert model_facts(tiny_config("lfm2", full_attn_idxs=[1])).layer_kinds == (1, 0)
+    with pytest.raises(CheckpointError, match="layer_types"):
+        model_facts(tiny_config("lfm2", layer_types=["conv"]))
+
+
+@pytest.mark.parametrize(("factor", "size"), [(1.0, 8192), (1.5, 12288), (0.1, 1024)])
+def test_lfm2_adjusts_the_size_of_its_mlp(factor: float, size: int) -> None:
+    config = tiny_config("lfm2", block_ff_dim=12_288, block_ffn_dim_multiplier=factor)
+    assert model_facts(config).intermediate_size == size

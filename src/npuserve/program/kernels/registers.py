@@ -27,6 +27,9 @@ class Reg(IntEnum):
     """DRAM address of the current layer's directory entry."""
     KIND = 15
     """1 where the current layer is of the kind whose body follows, else 0."""
+    STATE = 5
+    """DRAM address of the current segment's state; recurrent layers have no keys."""
+    HAS_STATE = 6
 
 
 class SegmentWord(IntEnum):
@@ -40,5 +43,8 @@ class SegmentWord(IntEnum):
     KEY_SCALES = 5
     VALUES = 6
     VALUE_SCALES = 7
-    FULL_BLOCKS = 8
-    MASKED_BLOCKS = 9
+    STATE = 8
+    FULL_BLOCKS = 9
+    MASKED_BLOCKS = 10
+    HAS_STATE = 11
+    """1, but 0 at the beginning of a conversation, whose state is zeros."""
