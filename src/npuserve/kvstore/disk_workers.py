@@ -13,6 +13,8 @@ from npuserve.kvstore.page import KeptPage, Page, PageStore
 _log = logging.getLogger(__name__)
 # A store that cannot be written is not tried with every page.
 _RETRY_S = 30.0
+# However small pages are: what waits must be written within seconds when the server stops.
+_MOST_QUEUED = 500
 
 
 class Reading:
@@ -120,7 +122,8 @@ class DiskWriter:
                 return True
             if self._is_closed or time.monotonic() < self._retry_at_s:
                 return False
-            if self._queue and self._queued_bytes + page.size_bytes > self._limit_bytes:
+            is_full = len(self._queue) >= _MOST_QUEUED or self._queued_bytes + page.size_bytes > self._limit_bytes
+            if self._queue and is_full:
                 return False
             self._queue[page.key] = page
             self._queued_bytes += page.size_bytes
