@@ -11,7 +11,9 @@ from npuserve.server.fields import ARRAY, BOOLEAN, OBJECT, STRING
 
 _MAX_TOOLS = 256
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
-_NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+# A function without parameters, as templates see it and as the grammar does.
+_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+_NO_ARGUMENTS = {**_NO_PARAMETERS, "additionalProperties": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class ToolUse:
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Name -> JSON schema of the arguments, in the client's order."""
         functions = [tool["function"] for tool in self.tools]
-        return {one["name"]: one.get("parameters") or _NO_ARGUMENTS for one in functions}
+        given = {one["name"]: one["parameters"] for one in functions}
+        return {name: _NO_ARGUMENTS if one is _NO_PARAMETERS else one for name, one in given.items()}
 
 
 def read_tools(body: Mapping[str, Any]) -> ToolUse | None:
@@ -61,7 +64,7 @@ def _tool(tool: Any, path: str) -> dict[str, Any]:
         if function.get(field) is not None:
             fields.check(function[field], kind_of, f"{path}.function.{field}")
     # Templates index into these without asking whether they are there.
-    complete = {"description": "", "parameters": {"type": "object", "properties": {}}}
+    complete = {"description": "", "parameters": _NO_PARAMETERS}
     given = {key: value for key, value in function.items() if value is not None}
     return {"type": "function", "function": {"name": name} | complete | given}
 
