@@ -9,6 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from live_server import Served, serving
+from npuserve.cli.kiln_arguments import parse_arguments
+from npuserve.cli.kiln_parts import load_parts, server_state
+from npuserve.cli.serving import key_ring
+from npuserve.server.event_router import EventRouter
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 
@@ -68,6 +74,19 @@ def _listening(process: "subprocess.Popen[str]") -> "tuple[str, subprocess.Popen
     # The line to copy and the empty line after it.
     lines += [process.stdout.readline(), process.stdout.readline()]
     return url, process, "".join(lines)
+
+
+@contextmanager
+def kiln_in_process(config: Path, *arguments: str) -> Iterator[Served]:
+    """What kiln-serve serves, from a thread of this process."""
+    settings = parse_arguments(["--config", str(config), "--host", "127.0.0.1", *arguments], {})
+    router = EventRouter()
+    parts = load_parts(settings, router)
+    try:
+        with serving(server_state(settings, parts, router, key_ring(settings.common))) as served:
+            yield served
+    finally:
+        parts.close()
 
 
 def write_config(path: Path, **sections: Mapping[str, object]) -> Path:

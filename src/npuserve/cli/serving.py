@@ -8,7 +8,6 @@ from pathlib import Path
 from npuserve.config import ServeSettings
 from npuserve.server.keys import KeyRing, check_keys, read_key_file
 from npuserve.server.listening import is_loopback, loopback_names
-from npuserve.server.running import run
 from npuserve.server.state import HttpSettings, ServerState
 from npuserve.server.tls import TlsFiles
 
@@ -53,6 +52,8 @@ def serve(
     on_listening: Callable[[str], None],
 ) -> None:
     """Serve until stopped; `on_listening` gets the server's URL once it listens."""
+    from npuserve.server.running import run  # the application: heavy, and not needed to see that a port is taken
+
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     host, port = listener.getsockname()[:2]
     url = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,101 @@
+"""kiln-serve as a command: banner, signals, exit statuses, modes."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kiln.fake_runtime import words, write_model
+from kiln.kiln_server import command, environment, kiln_serve, write_config
+
+
+def finished(config: Path, *arguments: str, **extra: str) -> "subprocess.CompletedProcess[str]":
+    """A start that is expected to fail."""
+    return subprocess.run(
+        command(config, "--host", "127.0.0.1", "--port", "0", *arguments),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(extra),
+    )
+
+
+def test_the_banner_and_a_stop_signal_that_lets_a_running_reply_end(
+    runtime_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "Qwen2.5-1.5B-rk3588-w8a8.rkllm", words("a b c d e f g h i j"), delay_us=50000)
+    config = write_config(tmp_path / "config.ini", llm={"model": model, "library": runtime_of("1.2")})
+    with kiln_serve(config) as server, ThreadPoolExecutor(1) as pool:
+        assert "kiln-serve: Qwen2.5-1.5B (" in server.banner
+        assert "runtime layout 1.2\n" in server.banner
+        assert "ignores the sampling values of requests; [llm] sampling = host" in server.banner
+        assert f"listening on {server.url}/v1" in server.banner
+        assert f'client = OpenAI(base_url="{server.url}/v1", api_key="not-needed")' in server.banner
+        body = {"messages": [{"role": "user", "content": "Hi"}]}
+        running = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=body, timeout=60)
+        end = time.monotonic() + 20
+        while not httpx.get(f"{server.url}/v1/stats").json()["running"]:
+            assert time.monotonic() < end, "the request never ran"
+        server.process.terminate()
+        assert running.result(timeout=60).json()["choices"][0]["message"]["content"] == "a b c d e f g h i j"
+        server.process.wait(timeout=60)
+
+
+def test_nothing_to_serve_exits_1_and_names_the_file(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "config.ini", llm={"model": tmp_path / "none.rkllm"})
+    done = finished(config)
+    assert done.returncode == 1
+    assert str(config) in done.stderr
+    assert "none.rkllm: no such file" in done.stderr
+
+
+def test_a_runtime_that_refuses_the_model_exits_1_with_the_reason(
+    runtime_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "m.rkllm", fail_init=-3)
+    config = write_config(tmp_path / "config.ini", llm={"model": model, "library": runtime_of("1.3")})
+    done = finished(config)
+    assert done.returncode == 1
+    assert "rkllm_init returned -3" in done.stderr
+
+
+@pytest.mark.parametrize("layout", ["1.2.0", "1.2", "1.3"])
+def test_host_sampling_without_a_tokenizer_is_a_wrong_setting(
+    layout: str, runtime_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    llm = {"model": write_model(tmp_path / "m.rkllm"), "library": runtime_of(layout), "sampling": "host"}
+    done = finished(write_config(tmp_path / "config.ini", llm=llm))
+    assert done.returncode == 2
+    assert "tokenizer.json" in done.stderr
+
+
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
+    llm = {"model": write_model(tmp_path / "m.rkllm"), "library": tmp_path / "librkllmrt.so"}
+    done = finished(write_config(tmp_path / "config.ini", llm=llm))
+    assert done.returncode == 1
+    assert "librkllmrt.so was not found" in done.stderr
+
+
+def test_the_simulator_is_never_a_fallback(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    config = write_config(tmp_path / "config.ini", llm={"model": tmp_path / "model.rkllm"})
+    done = finished(config)
+    assert done.returncode == 1
+    assert "model.rkllm: no such file" in done.stderr
+
+
+def test_a_taken_port_is_told_first(tmp_path: Path, free_port_taken: int) -> None:
+    config = write_config(tmp_path / "config.ini", llm={"model": tmp_path / "none.rkllm"})
+    done = finished(config, "--port", str(free_port_taken))
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1 port {free_port_taken}" in done.stderr
+
+
+def test_an_unknown_option_exits_2(tmp_path: Path) -> None:
+    done = finished(write_config(tmp_path / "config.ini"), "--modell", "x")
+    assert done.returncode == 2
+    assert "see kiln-serve --help" in done.stderr
