@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from npuserve.errors import NpuserveError
+from npuserve.server.anthropic_messages import count_tokens, messages
 from npuserve.server.chat import chat_completions
 from npuserve.server.completions import completions
 from npuserve.server.control_routes import abort_request, flush_cache
@@ -22,6 +23,7 @@ from npuserve.server.generate import generate
 from npuserve.server.metrics import Metrics, get_metrics
 from npuserve.server.model_routes import get_model, health, list_models
 from npuserve.server.props import props
+from npuserve.server.responses import responses
 from npuserve.server.sse import ClientGoneError
 from npuserve.server.state import Handler, ServerState
 from npuserve.server.stats_routes import get_stats, sample_throughput
@@ -32,6 +34,9 @@ _log = logging.getLogger(__name__)
 ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/chat/completions": {"POST": chat_completions},
     "/v1/completions": {"POST": completions},
+    "/v1/responses": {"POST": responses},
+    "/v1/messages": {"POST": messages},
+    "/v1/messages/count_tokens": {"POST": count_tokens},
     "/generate": {"POST": generate},
     "/v1/models": {"GET": list_models},
     "/v1/models/{name:path}": {"GET": get_model},

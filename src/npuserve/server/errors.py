@@ -70,11 +70,15 @@ _MESSAGES_KINDS = {
 MESSAGES_PATH = "/v1/messages"
 
 
+def error_detail(error: BaseException) -> ErrorDetail:
+    """What a client is told of `error`."""
+    told = _told(error)
+    return ErrorDetail(message=told.message, type=told.type, param=told.param, code=told.code)
+
+
 def error_json(error: BaseException) -> bytes:
     """`{"error": {message, type, param, code}}`, the body of a reply or the data of a last event."""
-    told = _told(error)
-    detail = ErrorDetail(message=told.message, type=told.type, param=told.param, code=told.code)
-    return msgspec.json.encode(ErrorBody(error=detail))
+    return msgspec.json.encode(ErrorBody(error=error_detail(error)))
 
 
 def messages_error_json(error: BaseException) -> bytes:

@@ -9,6 +9,8 @@ from npuserve.server import fields
 from npuserve.server.errors import UnbuiltFieldError
 from npuserve.server.fields import ARRAY, OBJECT, STRING
 
+MAX_MESSAGES = 4096
+MAX_PARTS = 1024
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _UNBUILT_PARTS = frozenset({"image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file"})
@@ -20,6 +22,9 @@ def read_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     messages = fields.required(body, "messages", ARRAY)
     if not messages:
         raise RequestError("messages is empty; at least one is needed", param="messages", code="invalid_value")
+    if len(messages) > MAX_MESSAGES:
+        message = f"messages has {len(messages)} entries; at most {MAX_MESSAGES} are taken"
+        raise RequestError(message, param="messages", code="invalid_value")
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
@@ -68,6 +73,9 @@ def _content(message: Mapping[str, Any], role: str, path: str) -> str:
     match content:
         case str():
             return content
+        case list() if len(content) > MAX_PARTS:
+            text = f"{path} has {len(content)} parts; at most {MAX_PARTS} are taken"
+            raise RequestError(text, param=path, code="invalid_value")
         case list():
             return "".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
         case None if role == "assistant":
