@@ -12,11 +12,16 @@
 namespace npu {
 namespace {
 
-constexpr uint64_t kChunkMask = (uint64_t{1} << 20) - 1;
-constexpr auto kSpinTime = std::chrono::microseconds(200);
+constexpr auto kSpinTime = std::chrono::microseconds(300);
+// Between attempts to wake workers that had no processor of their own.
+constexpr auto kCrowdedInterval = std::chrono::milliseconds(2);
+// Waiting longer for a chunk that takes a few microseconds means that its worker is not running.
+constexpr auto kStall = std::chrono::microseconds(60);
+// Time alone after a stall, in multiples of it: so stalls cost a ninth of the time at most.
+constexpr int kAloneFactor = 8;
 
-int chunks_of(uint64_t state) { return static_cast<int>(state >> 20 & kChunkMask); }
-int next_of(uint64_t state) { return static_cast<int>(state & kChunkMask); }
+constexpr uint32_t next_of(uint64_t chunks) { return static_cast<uint32_t>(chunks); }
+constexpr uint32_t end_of(uint64_t chunks) { return static_cast<uint32_t>(chunks >> 32); }
 
 void pause() {
 #if defined(__x86_64__)
@@ -43,9 +48,9 @@ int usable_processors() {
   return std::max(1, std::min(count, quota_processors()));
 }
 
-ThreadPool::ThreadPool(int num_threads, bool denormals_are_zero) {
-  if (num_threads <= 0) num_threads = usable_processors();
-  for (int thread = 1; thread < num_threads; ++thread) {
+ThreadPool::ThreadPool(int num_threads, bool denormals_are_zero)
+    : num_threads_(num_threads > 0 ? num_threads : usable_processors()), shares_(new Share[num_threads_]) {
+  for (int thread = 1; thread < num_threads_; ++thread) {
     workers_.emplace_back([this, thread, denormals_are_zero] { work(thread, denormals_are_zero); });
   }
 }
@@ -59,37 +64,63 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-bool ThreadPool::has_work() const {
-  const uint64_t state = state_.load(std::memory_order_seq_cst);
-  return next_of(state) < chunks_of(state);
-}
-
-bool ThreadPool::claim_and_run(int thread) {
-  if (!has_work()) return false;
-  const uint64_t claim = state_.fetch_add(1, std::memory_order_acq_rel);
-  if (next_of(claim) >= chunks_of(claim)) return false;
-  function_(context_, next_of(claim), thread);
-  unfinished_.fetch_sub(1, std::memory_order_acq_rel);
-  return true;
+void ThreadPool::run_chunks(int thread) {
+  for (int i = 0; i < num_threads_; ++i) {
+    std::atomic<uint64_t>& chunks = shares_[(thread + i) % num_threads_].chunks;
+    for (;;) {
+      const uint64_t seen = chunks.load(std::memory_order_relaxed);
+      if (next_of(seen) >= end_of(seen)) break;
+      const uint64_t claim = chunks.fetch_add(1, std::memory_order_acq_rel);
+      if (next_of(claim) >= end_of(claim)) break;
+      function_(context_, static_cast<int>(next_of(claim)), thread);
+      unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+    }
+  }
 }
 
 void ThreadPool::dispatch(int num_chunks, Function function, const void* context) {
   function_ = function;
   context_ = context;
   unfinished_.store(num_chunks, std::memory_order_relaxed);
-  const uint64_t number = (state_.load(std::memory_order_relaxed) >> 40) + 1;
-  state_.store(number << 40 | static_cast<uint64_t>(num_chunks) << 20, std::memory_order_seq_cst);
-  if (num_sleeping_.load(std::memory_order_seq_cst) > 0) {
-    const std::lock_guard lock(mutex_);
-    wake_.notify_all();
+  for (int64_t thread = 0; thread < num_threads_; ++thread) {
+    const uint64_t begin = static_cast<uint64_t>(num_chunks * thread / num_threads_);
+    const uint64_t end = static_cast<uint64_t>(num_chunks * (thread + 1) / num_threads_);
+    shares_[thread].chunks.store(end << 32 | begin, std::memory_order_release);
   }
-  while (claim_and_run(0)) {
+  job_.fetch_add(1, std::memory_order_release);
+  if (num_sleeping_.load(std::memory_order_relaxed) > 0) wake();
+  run_chunks(0);
+  wait_for_workers();
+}
+
+void ThreadPool::wait_for_workers() {
+  const auto done = [&] { return unfinished_.load(std::memory_order_acquire) == 0; };
+  for (int i = 0; i < 256; ++i) {
+    if (done()) return;
+    pause();
   }
-  while (unfinished_.load(std::memory_order_acquire) > 0) pause();
+  const auto start = Clock::now();
+  while (!done()) pause();
+  const auto end = Clock::now();
+  if (end - start < kStall) return;
+  alone_until_ = end + kAloneFactor * (end - start);
+  alone_ = true;
+}
+
+bool ThreadPool::still_alone() {
+  alone_ = Clock::now() < alone_until_;
+  return alone_;
 }
 
 void ThreadPool::wake() {
-  if (num_sleeping_.load(std::memory_order_relaxed) == 0) return;
+  caller_processor_.store(sched_getcpu(), std::memory_order_relaxed);
+  if (num_sleeping_.load(std::memory_order_relaxed) == 0 || alone()) return;
+  if (crowded_.load(std::memory_order_relaxed)) {
+    const auto now = Clock::now();
+    if (now - last_wake_ < kCrowdedInterval) return;
+    last_wake_ = now;
+    crowded_.store(false, std::memory_order_relaxed);
+  }
   const std::lock_guard lock(mutex_);
   wakes_.fetch_add(1);
   wake_.notify_all();
@@ -97,23 +128,32 @@ void ThreadPool::wake() {
 
 void ThreadPool::work(int thread, bool denormals_are_zero) {
   const FloatMode mode(denormals_are_zero);
-  auto last_job = std::chrono::steady_clock::now();
+  uint32_t seen = 0;
+  auto last_job = Clock::now();
   while (!stop_.load(std::memory_order_relaxed)) {
-    if (claim_and_run(thread)) {
-      while (claim_and_run(thread)) {
-      }
-      last_job = std::chrono::steady_clock::now();
-      continue;
+    for (int i = 0; i < 64 && job_.load(std::memory_order_acquire) == seen; ++i) pause();
+    if (const uint32_t job = job_.load(std::memory_order_acquire); job != seen) {
+      seen = job;
+      run_chunks(thread);
+      last_job = Clock::now();
+    } else if (sched_getcpu() == caller_processor_.load(std::memory_order_relaxed)) {
+      // Spinning on the caller's own processor would keep it from running.
+      crowded_.store(true, std::memory_order_relaxed);
+      sleep();
+      last_job = Clock::now();
+    } else if (Clock::now() - last_job > kSpinTime) {
+      sleep();
+      last_job = Clock::now();
     }
-    for (int i = 0; i < 64 && !has_work(); ++i) pause();
-    if (has_work() || std::chrono::steady_clock::now() - last_job < kSpinTime) continue;
-    std::unique_lock lock(mutex_);
-    num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
-    const uint32_t wakes = wakes_.load();
-    wake_.wait(lock, [&] { return has_work() || stop_.load() || wakes_.load() != wakes; });
-    num_sleeping_.fetch_sub(1, std::memory_order_seq_cst);
-    last_job = std::chrono::steady_clock::now();
   }
+}
+
+void ThreadPool::sleep() {
+  std::unique_lock lock(mutex_);
+  num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
+  const uint32_t wakes = wakes_.load();
+  wake_.wait(lock, [&] { return stop_.load() || wakes_.load() != wakes; });
+  num_sleeping_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 }  // namespace npu
