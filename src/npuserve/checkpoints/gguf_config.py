@@ -9,7 +9,12 @@ import numpy as np
 from npuserve.checkpoints.gguf_header import GgufHeader
 from npuserve.errors import CheckpointError, UnsupportedModelError
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
+}
 
 _MAX_SIZE = 1 << 31
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -26,6 +31,24 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_LFM2_NAMES = {
+    "attn_norm": "operator_norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv": "conv.conv",
+    "shortconv.out_proj": "conv.out_proj",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+}
+_NAMES = {"lfm2": ({"token_embd_norm": "model.embedding_norm"}, _LFM2_NAMES)}
+"""Where an architecture's names differ: those at the top, which add to the usual ones, and those in layers."""
 _SAMPLING = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -34,16 +57,18 @@ _SAMPLING = {
     "penalty_repeat": "repetition_penalty",
 }
 _TOKEN_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_LAYER = re.compile(r"blk\.(\d+)\.([\w.]+)\.(weight|bias)")
 
 
-def hugging_face_name(name: str) -> str:
+def hugging_face_name(name: str, architecture: object = None) -> str:
     """`blk.0.attn_q.weight` to `model.layers.0.self_attn.q_proj.weight`; a name that is not known stays as it is."""
+    top_names, layer_names = _NAMES.get(str(architecture), ({}, _LAYER_NAMES))
     layer = _LAYER.fullmatch(name)
-    if layer and layer[2] in _LAYER_NAMES:
-        return f"model.layers.{layer[1]}.{_LAYER_NAMES[layer[2]]}.{layer[3]}"
+    if layer and layer[2] in layer_names:
+        return f"model.layers.{layer[1]}.{layer_names[layer[2]]}.{layer[3]}"
     stem, _, kind = name.rpartition(".")
-    return f"{_TOP_NAMES[stem]}.{kind}" if stem in _TOP_NAMES else name
+    top_names = _TOP_NAMES | top_names
+    return f"{top_names[stem]}.{kind}" if stem in top_names else name
 
 
 def translate_generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +81,7 @@ def translate_generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def translate_config(header: GgufHeader, path: object) -> dict[str, Any]:
-    """config.json of a Llama, Qwen2 or Qwen3 file; raises UnsupportedModelError for other architectures."""
+    """config.json of a file of one of the ARCHITECTURES; raises UnsupportedModelError for other architectures."""
     return _Translation(header, path).config()
 
 
@@ -82,7 +107,7 @@ class _Translation:
             "intermediate_size": self._size("feed_forward_length"),
             "num_hidden_layers": self._size("block_count"),
             "num_attention_heads": num_heads,
-            "num_key_value_heads": self._size("attention.head_count_kv", num_heads),
+            "num_key_value_heads": self._num_kv_heads(num_heads),
             "head_dim": self._size("attention.key_length", hidden_size // num_heads or None),
             "max_position_embeddings": self._size("context_length"),
             "rms_norm_eps": self._number("attention.layer_norm_rms_epsilon"),
@@ -92,6 +117,8 @@ class _Translation:
             "tie_word_embeddings": "output.weight" not in self._tensors,
             "rope_scaling": self._rope_scaling(),
         }
+        if self._architecture == "lfm2":
+            config |= self._lfm2()
         ids = {ours: self._metadata.get(f"tokenizer.ggml.{theirs}") for theirs, ours in _TOKEN_IDS.items()}
         config |= {key: value if type(value) is int else None for key, value in ids.items()}
         self._check(config)
@@ -121,6 +148,38 @@ class _Translation:
         ]
         if bias:
             raise UnsupportedModelError(f"{self._path}: {bias[0]} is a bias that this family has not")
+
+    def _num_kv_heads(self, num_heads: int) -> int:
+        """Of the layers that have any, where each layer has its own number."""
+        counts = self._per_layer("attention.head_count_kv")
+        if counts is None:
+            return self._size("attention.head_count_kv", num_heads)
+        different = set(counts) - {0}
+        if len(different) != 1:
+            raise self._error("attention.head_count_kv", counts, "one number for all layers with attention")
+        return different.pop()
+
+    def _per_layer(self, key: str) -> list[int] | None:
+        """A number for each layer; None where the file has one for all of them."""
+        values = self._get(key)
+        if not isinstance(values, np.ndarray):
+            return None
+        numbers: list[int] = values.tolist()
+        if len(numbers) != self._size("block_count") or not all(
+            isinstance(number, int) and 0 <= number < _MAX_SIZE for number in numbers
+        ):
+            raise self._error(key, numbers, "a whole number for each layer")
+        return numbers
+
+    def _lfm2(self) -> dict[str, Any]:
+        """Layers without key-value heads are convolutions; the MLP's size is the adjusted one."""
+        counts = self._per_layer("attention.head_count_kv") or [1] * self._size("block_count")
+        return {
+            "layer_types": ["full_attention" if count else "conv" for count in counts],
+            "conv_L_cache": self._size("shortconv.l_cache"),
+            "conv_bias": "blk.0.shortconv.in_proj.bias" in self._tensors,
+            "block_auto_adjust_ff_dim": False,
+        }
 
     def _vocab_size(self) -> int:
         embedding = self._tensors.get("token_embd.weight")

@@ -86,8 +86,11 @@ class GgufFile:
         self._file.close()
 
     def _named(self) -> dict[str, TensorInfo]:
+        architecture = self._header.metadata.get("general.architecture")
         return {
-            hugging_face_name(name): info for name, info in self._header.tensors.items() if name != _LLAMA_ROPE_FACTORS
+            hugging_face_name(name, architecture): info
+            for name, info in self._header.tensors.items()
+            if name != _LLAMA_ROPE_FACTORS
         }
 
     def _read_config(self) -> dict[str, Any]:

@@ -46,6 +46,7 @@ _PRETOKENIZERS: dict[str, _Pretokenizer] = {
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
+    "lfm2": _LLAMA3,
 }
 
 

@@ -226,10 +226,17 @@ class _Writer:
         if facts.o_bias:
             parts.append(self._bias(prefix + names.o, facts.hidden_size))
         if facts.conv_taps:
-            parts.append(self._tensor(f"{prefix}{names.conv}.weight", facts.hidden_size, 1, facts.conv_taps).T.ravel())
+            parts.append(self._taps(f"{prefix}{names.conv}.weight", facts))
             if facts.qkv_bias:
                 parts.append(self._bias(prefix + names.conv, facts.hidden_size))
         return np.concatenate(parts).astype(np.float32)
+
+    def _taps(self, name: str, facts: LayerFacts) -> NDArray[np.float32]:
+        """A convolution's weights, [taps, hidden] flat; GGUF files have left out the axis of one channel."""
+        channels = (1,) * (len(self.checkpoint.shape(name)) - 2)
+        return (
+            self._tensor(name, facts.hidden_size, *channels, facts.conv_taps).reshape(facts.hidden_size, -1).T.ravel()
+        )
 
     def _padded(self, name: str) -> NDArray[np.float32]:
         """A vector of the hidden size, with zeros up to whole blocks."""
