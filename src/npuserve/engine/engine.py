@@ -9,12 +9,13 @@ from npuserve.core import CacheSource, Event, Request
 from npuserve.devices.base import Device
 from npuserve.engine import runner
 from npuserve.engine.contexts import Contexts, NoContexts, StoredContexts
+from npuserve.engine.request_check import check_request
 from npuserve.engine.scheduler import Batch, Scheduler
 from npuserve.engine.sequence import Sequence
 from npuserve.engine.settings import EngineSettings
 from npuserve.engine.statistics import Statistics
 from npuserve.engine.stats import EngineStats
-from npuserve.errors import ContextLengthError, DeviceError, DeviceUnavailableError, OverloadedError, RequestError
+from npuserve.errors import DeviceError, DeviceUnavailableError, OverloadedError
 from npuserve.kvstore.store import ContextStore
 
 _log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class Engine:
         failed, ContextLengthError for a prompt that leaves no room for a token, RequestError for an id in use and for
         what the device cannot be fed.
         """
-        self._check(request)
+        check_request(request, self._capabilities)
         sequence = Sequence(request)
         with self._wake:
             if self._failure is not None:
@@ -155,18 +156,6 @@ class Engine:
         with self._wake:
             return self._statistics.picture(self._scheduler, store, now_s)
 
-    def _check(self, request: Request) -> None:
-        prompt, can = request.prompt_ids, self._capabilities
-        if not prompt:
-            raise RequestError("the prompt is empty; send at least one token", param="prompt")
-        if len(prompt) >= can.context_length:
-            raise ContextLengthError(len(prompt), can.context_length)
-        if min(prompt) < 0 or max(prompt) >= can.vocab_size:
-            wrong = next(token for token in prompt if not 0 <= token < can.vocab_size)
-            raise RequestError(f"token {wrong} is outside the vocabulary of {can.vocab_size}", param="prompt")
-        if request.sampling.max_tokens < 1:
-            raise RequestError(f"max_tokens is {request.sampling.max_tokens}; it must be 1 or more", param="max_tokens")
-
     def _run(self) -> None:
         """The thread: rounds until it is told to stop; a fault of our own fails everything rather than hang it."""
         try:
@@ -199,10 +188,8 @@ class Engine:
             self._statistics.add_scheduling(self._clock() - started_s)
         if batch.rows:
             self._deliver(self._step(batch))
-        if over:
-            self._contexts.save_all(self._scheduler.contexts)
-        else:
-            self._contexts.save(self._scheduler.contexts)
+        if self._failure is None:
+            (self._contexts.save_all if over else self._contexts.save)(self._scheduler.contexts)
         return not over
 
     def _wait(self) -> None:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from npuserve.core import PAGE_TOKENS
 
+_STRETCH = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -62,6 +64,7 @@ class SlotTable:
         """
         if not self._free:
             raise LookupError("no slot is free")
+        prompt = tuple(prompt)
         common = {slot: self._num_resumable(free.context, prompt, salt) for slot, free in self._free.items()}
         slot = min(self._free, key=lambda slot: self._rank(slot, common[slot], num_stored))
         context = self._free.pop(slot).context
@@ -97,7 +100,14 @@ class SlotTable:
     def _num_resumable(self, context: Context, prompt: Sequence[int], salt: str) -> int:
         if context.salt != salt:
             return 0
-        tokens = context.tokens
-        limit = min(context.num_tokens, len(prompt) - 1)
-        common = next((at for at in range(limit) if tokens[at] != prompt[at]), limit)
+        common = _num_common(context.tokens, prompt, min(context.num_tokens, len(prompt) - 1))
         return 0 if self._recurrent and common < context.num_tokens else common
+
+
+def _num_common(tokens: Sequence[int], others: Sequence[int], limit: int) -> int:
+    """Length of the common start of two tuples, `limit` at most; equal stretches are compared as wholes."""
+    start = 0
+    while start < limit and tokens[start : start + _STRETCH] == others[start : start + _STRETCH]:
+        start += _STRETCH
+    end = min(limit, start + _STRETCH)
+    return next((at for at in range(min(start, limit), end) if tokens[at] != others[at]), min(end, limit))

@@ -84,3 +84,11 @@ def test_contexts_of_free_slots_are_listed_last_freed_first() -> None:
         (2, [2, 3], "b"),
         (0, [1], "a"),
     ]
+
+
+@pytest.mark.parametrize("num_common", [0, 1, 127, 128, 129, 255, 256, 300])
+def test_the_common_start_is_exact_whatever_its_length(num_common: int) -> None:
+    held = list(range(300))
+    prompt = [*held[:num_common], 999, *held[num_common + 1 :], 1, 2]
+    assert warm((held, "")).acquire(prompt, "")[:2] == (0, num_common)
+    assert warm((held, "")).acquire(held[: num_common + 1], "")[:2] == (0, min(num_common, 299))
