@@ -121,12 +121,6 @@ def test_streamed_call_gives_its_name_first_and_then_its_arguments(family: str) 
         assert "".join(delta.function.arguments for delta in own) == arguments
 
 
-def test_arguments_in_json_flow_while_they_are_made() -> None:
-    with talking(ONE["hermes"]) as client:
-        deltas = [call for chunk in ask(client, stream=True) for call in chunk.choices[0].delta.tool_calls or []]
-    assert len(deltas) > 5
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_only_one_call_without_parallel_ones(family: str) -> None:
     with talking(TWO[family], template=of_family(family)) as client:
