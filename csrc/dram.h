@@ -30,7 +30,8 @@ class Dram {
   // The same for `num_rows` rows of `row_bytes`, `stride` apart.
   void stamp_rows(uint64_t begin, uint64_t stride, uint64_t num_rows, uint64_t row_bytes);
   bool unchanged_since(uint32_t time, uint64_t begin, uint64_t end) const;
-  bool rows_unchanged_since(uint32_t time, uint64_t begin, uint64_t stride, uint64_t num_rows, uint64_t row_bytes) const;
+  bool rows_unchanged_since(uint32_t time, uint64_t begin, uint64_t stride, uint64_t num_rows,
+                            uint64_t row_bytes) const;
 
   // Puts bytes of a file at `address` without copying (whole pages; the last part is read). The file must not
   // shrink while it is mapped. Throws std::system_error, std::invalid_argument.

@@ -26,7 +26,9 @@ Machine::Order Machine::quick_order(const Footprint& f, const Operand& read) {
     const uint64_t apart = (read.base % stride + stride - f.dst % stride) % stride;
     if (apart >= f.width && apart + read_width <= stride) return kIndependent;
   }
-  const bool before_next_row = one_row || (f.dst_stride <= read.row_stride && f.dst + f.width - 1 < read.base + read.row_stride);
+  // Whatever a row writes lies below what later rows read.
+  const bool before_next_row =
+      one_row || (f.dst_stride <= read.row_stride && f.dst + f.width - 1 < read.base + read.row_stride);
   if (f.reduction && before_next_row) return kSequential;
   if (!f.reduction && read.per_column && f.dst <= read.base && before_next_row) return kSequential;
   return kUnknown;

@@ -166,7 +166,8 @@ void write_act(PythonMachine& self, const Input2d<int8_t>& data, const Input2d<u
   const size_t row_bytes = size_t{config.act_blocks} * config.depth;
   if (data.shape(0) != config.act_rows || data.shape(1) != row_bytes || scales.shape(0) != config.act_rows ||
       scales.shape(1) != config.act_blocks) {
-    throw std::invalid_argument("write_act takes int8 [act_rows, act_blocks * depth] and uint32 [act_rows, act_blocks]");
+    throw std::invalid_argument(
+        "write_act takes int8 [act_rows, act_blocks * depth] and uint32 [act_rows, act_blocks]");
   }
   for (uint32_t r = 0; r < config.act_rows; ++r) {
     std::memcpy(use->act_row(r), data.data() + r * row_bytes, row_bytes);
@@ -209,6 +210,7 @@ NB_MODULE(_native, m) {
   using namespace npu;
   using namespace nb::literals;
   m.doc() = "The openTPU machine in C++; use npuserve.sim.native.";
+  nb::set_leak_warnings(false);  // a server may exit with its machine alive
   nb::exception<Fault>(m, "Fault");
   m.def("kernel_sets", &kernel_sets);
   nb::class_<PythonMachine>(m, "Machine")

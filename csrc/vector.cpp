@@ -57,8 +57,10 @@ void Machine::vop(Instruction& in) {
   const Operand a{address(in.rb, in.word[2]), high16(in.word[5]), true};
   const Operand b{address(in.rc, in.word[3]), bmode == kPerColumn ? 0 : low16(in.word[6]), bmode != kPerRow};
   const uint64_t width = !traits.reduction ? cols : function == kArgmax ? 2 : 1;
-  const Footprint footprint{rows,          cols,  address(in.ra, in.word[1]), low16(in.word[5]), width, traits.reduction,
-                            traits.reads_a ? &a : nullptr, reads_b ? &b : nullptr};
+  const uint64_t dst = address(in.ra, in.word[1]);
+  Footprint footprint{rows, cols, dst, low16(in.word[5]), width, traits.reduction, nullptr, nullptr};
+  if (traits.reads_a) footprint.a = &a;
+  if (reads_b) footprint.b = &b;
   if (function == kArgmax && rows > 1 && footprint.dst_stride < 2) {
     fault("ARGMAX of %u rows with dst stride %llu, less than 2", rows,
           static_cast<unsigned long long>(footprint.dst_stride));

@@ -155,7 +155,8 @@ void argmax(const VopJob& job) {
   for (int64_t r = 0; r < job.rows; ++r) {
     const uint32_t* a = job.a + r * job.ars;
     const uint32_t best = key_bits(row_max_key(a, job.cols));
-    const uint32_t index = static_cast<uint32_t>(first_equal(a, job.cols, best)) + static_cast<uint32_t>(job.argmax_base);
+    const uint32_t column = static_cast<uint32_t>(first_equal(a, job.cols, best));
+    const uint32_t index = column + static_cast<uint32_t>(job.argmax_base);
     job.dst[r * job.drs] = best;
     job.dst[r * job.drs + 1] = static_cast<uint32_t>(bits(to_float(splat(static_cast<int32_t>(index))))[0]);
   }
