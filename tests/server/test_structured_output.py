@@ -49,8 +49,8 @@ def client(served: Served) -> Iterator[openai.OpenAI]:
 
 
 def chat(client: openai.OpenAI, text: str, **options: Any) -> Any:
-    messages = [{"role": "user", "content": text}]
-    return client.chat.completions.create(model="tiny", messages=messages, **options).choices[0]  # type: ignore[call-overload]
+    messages: list[Any] = [{"role": "user", "content": text}]
+    return client.chat.completions.create(model="tiny", messages=messages, **options).choices[0]
 
 
 def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def test_streamed_is_the_same(hashing: Served) -> None:
     with openai.OpenAI(base_url=f"{hashing.url}/v1", api_key="none") as client:
         options: dict[str, Any] = {"response_format": json_schema(SCHEMA), "max_tokens": 400}
         whole = chat(client, "x", **options).message.content
-        messages = [{"role": "user", "content": "x"}]
-        stream = client.chat.completions.create(model="tiny", messages=messages, stream=True, **options)  # type: ignore[call-overload]
+        messages: list[Any] = [{"role": "user", "content": "x"}]
+        stream: Any = client.chat.completions.create(model="tiny", messages=messages, stream=True, **options)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == whole
 
 

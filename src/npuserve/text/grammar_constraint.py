@@ -105,7 +105,8 @@ class GrammarConstraint:
     def accept(self, token: int) -> None:
         """See Constraint."""
         tokens = [token] if self._gate is None else self._gate.accept(token)
-        if tokens:
+        # Nothing but the end follows what is complete, however often it is said.
+        if tokens and not self._matcher.is_stopped():
             self._pending = self._executor.submit(self._advance, tokens)
 
     def _advance(self, tokens: list[int]) -> bytes:
