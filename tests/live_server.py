@@ -12,6 +12,7 @@ import uvicorn
 from npuserve.devices.null import NullDevice
 from npuserve.engine.engine import Engine
 from npuserve.engine.settings import EngineSettings
+from npuserve.kvstore.store import ContextStore
 from npuserve.server.app import create_app
 from npuserve.server.event_router import EventRouter
 from npuserve.server.keys import KeyRing
@@ -82,6 +83,7 @@ def null_state(
     context_length: int = 512,
     keys: KeyRing | None = None,
     http: HttpSettings | None = None,
+    store: ContextStore | None = None,
     **device_options: object,
 ) -> ServerState:
     """A server's state over a null device with the tiny tokenizer; greedy unless a request says otherwise."""
@@ -94,7 +96,7 @@ def null_state(
         **device_options,  # type: ignore[arg-type]
     )
     router = EventRouter()
-    engine = Engine(device, settings or EngineSettings(), router.deliver)
+    engine = Engine(device, settings or EngineSettings(), router.deliver, store=store)
     model = ServedModel(
         name="tiny",
         tokenizer=tokenizer,

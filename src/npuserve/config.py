@@ -45,7 +45,6 @@ _MODEL, _SERVER, _SCHEDULE, _CONTEXTS, _CHAT, _HARDWARE = (
     "hardware",
 )
 _FORMATS = ("int8", "fp4", "int4", "nvfp4")
-_TURNS = "running requests in turns on models without slots"
 _EXPERTS = "streaming experts from a pool"
 _DRAFTER = "multi-token prediction"
 _VISION = "image input"
@@ -170,11 +169,9 @@ class ServeSettings:
     )
     mixed: bool = _option(False, _SCHEDULE, "feed a waiting prompt in the spare rows of a decode step")
     max_running: int = _option(
-        8, _SCHEDULE, "without slots: requests that run in turns", metavar="N", least=1, most=1024, unbuilt=_TURNS
+        8, _SCHEDULE, "without slots: requests that run in turns", metavar="N", least=1, most=1024
     )
-    quantum: int = _option(
-        32, _SCHEDULE, "without slots: tokens decoded per turn", metavar="N", least=1, most=65536, unbuilt=_TURNS
-    )
+    quantum: int = _option(32, _SCHEDULE, "without slots: tokens decoded per turn", metavar="N", least=1, most=65536)
 
     kv_ram_gb: float = _option(
         4.0,
@@ -183,8 +180,6 @@ class ServeSettings:
         metavar="N",
         least=0,
         most=1 << 20,
-        unbuilt="saving contexts to RAM",
-        works_with=(0.0,),
     )
     kv_disk_gb: float = _option(
         0.0,
@@ -193,15 +188,12 @@ class ServeSettings:
         metavar="N",
         least=0,
         most=1 << 20,
-        unbuilt="saving contexts to disk",
-        works_with=(0.0,),
     )
     kv_dir: str = _option(
         "~/otpu-build/kvcache",
         _CONTEXTS,
         "folder of the disk tier, kept across restarts",
         metavar="PATH",
-        unbuilt="saving contexts to disk",
     )
 
     think: bool = _option(False, _CHAT, "let the model think unless a request says otherwise (enable_thinking)")

@@ -51,7 +51,11 @@ def test_head_and_options_work_everywhere(http: httpx.Client, path: str, method:
 @pytest.mark.parametrize("path", paths())
 def test_wrong_method_is_405_with_allow(http: httpx.Client, path: str) -> None:
     reply = http.request("DELETE", path)
-    assert error_of(reply, 405)["code"] == "method_not_allowed"
+    assert reply.status_code == 405
+    if path.startswith("/v1/messages"):  # another API's errors
+        assert reply.json()["type"] == "error"
+    else:
+        assert error_of(reply, 405)["code"] == "method_not_allowed"
     assert {"HEAD", "OPTIONS"} < set(reply.headers["allow"].split(", "))
 
 

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from npuserve.checkpoints.checkpoint import Checkpoint
     from npuserve.devices.base import Device
+    from npuserve.kvstore.store import ContextStore
     from npuserve.server.keys import KeyRing
     from npuserve.server.state import ServerState
     from npuserve.server.tls import TlsFiles
 
 _INTERRUPTED = 130
+_GB = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,11 +56,14 @@ def _serve(settings: ServeSettings) -> None:
         path = ensure_checkpoint(settings.model, progress=Progress())
         checkpoint = open_checkpoint(path)
         name = settings.served_model_name or (path.resolve().name if path.is_dir() else checkpoint.name)
-        state, device = _load(settings, checkpoint, name, keys)
+        state, device, store = _load(settings, checkpoint, name, keys)
         try:
             _run(settings, state, listener, tls)
         finally:
-            if state.engine.stop():
+            stopped = state.engine.stop()
+            if store is not None:
+                store.close()
+            if stopped:
                 device.close()
 
 
@@ -85,7 +90,7 @@ def _tls(settings: ServeSettings) -> "TlsFiles | None":
 
 def _load(
     settings: ServeSettings, checkpoint: "Checkpoint", name: str, keys: "KeyRing"
-) -> "tuple[ServerState, Device]":
+) -> "tuple[ServerState, Device, ContextStore | None]":
     """Device and tokenizer side by side: both take a noticeable part of a second."""
     opening = _in_background(lambda: _open_device(settings, checkpoint))
     from npuserve.checkpoints.catalog import catalog
@@ -113,6 +118,8 @@ def _load(
         chunk_size=settings.chunked_prefill_size,
         mixed=settings.mixed,
         max_queue=settings.max_queue,
+        max_running=settings.max_running,
+        quantum=settings.quantum,
     )
     http = HttpSettings(
         cors_origins=frozenset(settings.cors_origin or ()),
@@ -120,8 +127,19 @@ def _load(
         grace_s=settings.grace,
         vllm_metrics=settings.metrics_names == "vllm",
     )
-    engine = Engine(device, schedule, router.deliver)
-    return ServerState(model, engine, router, keys, http, backend=settings.backend), device
+    store = _open_store(settings, checkpoint, device)
+    engine = Engine(device, schedule, router.deliver, store=store)
+    return ServerState(model, engine, router, keys, http, backend=settings.backend), device, store
+
+
+def _open_store(settings: ServeSettings, checkpoint: "Checkpoint", device: "Device") -> "ContextStore | None":
+    from npuserve.kvstore.settings import KvSettings
+    from npuserve.kvstore.store import open_context_store
+    from npuserve.program.image import image_key
+
+    can = device.capabilities
+    room = KvSettings(int(settings.kv_ram_gb * _GB), int(settings.kv_disk_gb * _GB), Path(settings.kv_dir))
+    return open_context_store(room, image_key(checkpoint), can.page_format, can.page_bytes)
 
 
 def _in_background(work: "Callable[[], Device]") -> "Future[Device]":

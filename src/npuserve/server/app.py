@@ -26,7 +26,7 @@ from npuserve.server.props import props
 from npuserve.server.responses import responses
 from npuserve.server.sse import ClientGoneError
 from npuserve.server.state import Handler, ServerState
-from npuserve.server.stats_routes import get_stats, sample_throughput
+from npuserve.server.stats_routes import get_stats
 from npuserve.server.text_routes import apply_template, detokenize, tokenize
 
 _log = logging.getLogger(__name__)
@@ -75,9 +75,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     state: ServerState = app.state.server
     state.router.bind(asyncio.get_running_loop())
     state.engine.start()
-    sampling = asyncio.create_task(sample_throughput(state))
     yield
-    sampling.cancel()
     state.stopping = True
     await asyncio.to_thread(state.engine.stop)
 

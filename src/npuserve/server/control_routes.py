@@ -6,6 +6,7 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
+from npuserve.core import CacheSource
 from npuserve.errors import RequestError
 from npuserve.server import fields
 from npuserve.server.body import read_object
@@ -32,7 +33,9 @@ async def flush_cache(request: Request) -> Response:
         name = min(unknown)[:40]
         raise RequestError(f"{name} is not a parameter of this call; it has timeout and tier", param=name)
     give_up_s = time.monotonic() + _timeout_s(request.query_params.get("timeout"))
-    while not _forget(state, request.query_params.get("tier")):
+    tier = _tier(request.query_params.get("tier"))
+    # Emptying a disk takes a while: not on the event loop.
+    while not await asyncio.to_thread(state.engine.forget_contexts, tier):
         if time.monotonic() >= give_up_s or await request.is_disconnected():
             stats = state.engine.stats()
             message = (
@@ -44,10 +47,16 @@ async def flush_cache(request: Request) -> Response:
     return json_reply({"success": True, "message": "the saved contexts are forgotten"})
 
 
-def _forget(state: ServerState, tier: str | None) -> bool:
-    if tier is None:
-        return state.engine.forget_contexts()
-    raise RequestError(f"tier {tier[:40]} is not there: this server keeps contexts in slots only", param="tier")
+def _tier(text: str | None) -> CacheSource | None:
+    if text is None:
+        return None
+    try:
+        return CacheSource(text)
+    except ValueError:
+        names = ", ".join(source.value for source in CacheSource)
+        raise RequestError(
+            f"tier must be one of {names}, not '{text[:40]}'", param="tier", code="invalid_value"
+        ) from None
 
 
 def _timeout_s(text: str | None) -> float:

@@ -14,6 +14,7 @@ from npuserve import __version__
 from npuserve.core import Event, FinishReason, Timings
 from npuserve.engine.base import AnyEngine
 from npuserve.engine.stats import EngineStats
+from npuserve.kvstore.tier import TierStats
 
 _FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -31,6 +32,8 @@ _COUNTERS: tuple[Figure, ...] = (
     ("prompt_tokens", "Prompt tokens of admitted requests.", lambda s: s.num_tokens_in),
     ("prompt_tokens_cached", "Prompt tokens that a saved context gave.", lambda s: s.num_tokens_cached),
     ("generated_tokens", "Tokens generated.", lambda s: s.num_tokens_out),
+    ("requests_cancelled", "Requests cancelled.", lambda s: s.num_requests_cancelled),
+    ("requests_failed", "Requests failed.", lambda s: s.num_requests_failed),
     ("steps", "Device steps done.", lambda s: s.num_steps),
     ("steps_failed", "Device steps that failed.", lambda s: s.num_failed_steps),
     ("device_seconds", "Time of the device's runs.", lambda s: s.device_s),
@@ -48,6 +51,18 @@ _VLLM_COUNTERS: tuple[Figure, ...] = (
     ("generation_tokens", "Generated tokens.", lambda s: s.num_tokens_out),
     ("prefix_cache_queries", "Prompt tokens looked for in saved contexts.", lambda s: s.num_tokens_in),
     ("prefix_cache_hits", "Prompt tokens found in saved contexts.", lambda s: s.num_tokens_cached),
+)
+
+_STORE_FIGURES: tuple[
+    tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, Callable[[TierStats], int]], ...
+] = (
+    (GaugeMetricFamily, "entries", "Saved pages.", lambda t: t.entries),
+    (GaugeMetricFamily, "bytes", "Bytes of saved pages.", lambda t: t.size_bytes),
+    (GaugeMetricFamily, "capacity_bytes", "Room for saved pages.", lambda t: t.capacity_bytes),
+    (CounterMetricFamily, "hits", "Pages found.", lambda t: t.hits),
+    (CounterMetricFamily, "misses", "Pages looked for in vain.", lambda t: t.misses),
+    (CounterMetricFamily, "evictions", "Pages given up for others.", lambda t: t.evictions),
+    (CounterMetricFamily, "errors", "Operations that failed.", lambda t: t.errors),
 )
 
 
@@ -151,6 +166,7 @@ class _EngineFigures(Collector):
         info.add_metric((__version__, self._model), 1)
         yield info
         yield from self._family("npuserve_", _GAUGES, _COUNTERS, stats)
+        yield from _store_figures(stats)
         if self._vllm:
             yield from self._family("vllm:", _VLLM_GAUGES, _VLLM_COUNTERS, stats)
 
@@ -166,6 +182,18 @@ class _EngineFigures(Collector):
                 family = kind(prefix + name, text, labels=("model_name",))
                 family.add_metric((self._model,), value(stats))
                 yield family
+
+
+def _store_figures(stats: EngineStats) -> Iterator[Metric]:
+    """Of each tier of the context store: pages, bytes, and what was found in it."""
+    if stats.store is None:
+        return
+    tiers = {"ram": stats.store.ram} | ({} if stats.store.disk is None else {"disk": stats.store.disk})
+    for kind, name, text, value in _STORE_FIGURES:
+        family = kind(f"npuserve_kv_{name}", text, labels=("tier",))
+        for tier, figures in tiers.items():
+            family.add_metric((tier,), value(figures))
+        yield family
 
 
 async def get_metrics(request: Request) -> Response:

@@ -12,7 +12,6 @@ from npuserve.server.event_router import EventRouter
 from npuserve.server.keys import KeyRing
 from npuserve.server.live_replies import LiveReplies
 from npuserve.server.sampling import SamplingDefaults
-from npuserve.server.throughput import Throughput
 from npuserve.text.chat_template import ChatTemplate
 from npuserve.text.grammar_compiler import GrammarCompiler
 from npuserve.text.tokenizer import Tokenizer
@@ -63,7 +62,7 @@ class HttpSettings:
 
 @dataclass(slots=True)
 class ServerState:
-    """Shared by all requests; belongs to the event loop. `started_s` is monotonic time.
+    """Shared by all requests; belongs to the event loop.
 
     `routes` are handlers by path and method that a command adds to the common ones, or puts in their place.
     """
@@ -74,8 +73,6 @@ class ServerState:
     keys: KeyRing = field(default_factory=KeyRing)
     settings: HttpSettings = field(default_factory=HttpSettings)
     live: LiveReplies = field(default_factory=LiveReplies)
-    throughput: Throughput = field(default_factory=Throughput)
     backend: str = ""
     routes: Mapping[str, Mapping[str, Handler]] = field(default_factory=dict)
-    started_s: float = field(default_factory=time.monotonic)
     stopping: bool = False
