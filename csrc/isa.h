@@ -60,6 +60,7 @@ enum Flag : uint8_t {
   kMmRmax = 4,
   kMmAscale = 8,
   kMmFormatMask = 0x30,
+  kMmFormatShift = 4,
   kMmPair = 0x40,
   kQactRow = 1,
   kQactColumnScale = 2,

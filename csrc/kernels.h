@@ -37,19 +37,35 @@ struct QuantizeJob {
   bool whole_row;
 };
 
+enum WeightFormat : uint8_t { kInt8 = 0, kInt4 = 1, kFp4 = 2, kNvfp4 = 3 };
+
 constexpr int kGroup = 32;  // output rows that are interleaved
 constexpr int kScaleBytes = kGroup * 4;
+constexpr int kMaxSubBlocks = 8;  // parts of a block with scales or multipliers of their own
 
-// Packed weights of a group, for each block: 32 fp32 scales, then for each 4 columns 32 dwords, one per output row,
-// of bytes w + 128. The last block is cut after `last_columns`; what is cut off is zero in every row.
+// Packed weights of a group, for each block: scales, then the weights of 32 output rows, dword by dword side by side.
+//
+//   int8        32 fp32 scales; for each 4 columns 32 dwords of bytes w + 128. The last block is cut after
+//               `last_columns`; what is cut off is zero in every row.
+//   int4, fp4   32 scale words; for each 8 columns 32 dwords, columns 0..3 in the low halves of the bytes and 4..7 in
+//               the high halves. Codes as in DRAM.
+//   nvfp4       4 times 32 dwords, each the bf16 of two sub-blocks' scales; codes as above; behind the last block 32
+//               fp32 scales of the rows.
 struct PackLayout {
   int64_t num_blocks, depth, last_columns;
-  int64_t block_bytes() const { return kScaleBytes + depth * kGroup; }
-  int64_t group_bytes() const { return (num_blocks - 1) * block_bytes() + kScaleBytes + last_columns * kGroup; }
+  int format;  // WeightFormat
+  int64_t sub_blocks() const { return format == kInt8 ? 1 : format == kNvfp4 ? 8 : 4; }
+  int64_t scale_bytes() const { return format == kNvfp4 ? 4 * kScaleBytes : kScaleBytes; }
+  int64_t code_bytes(int64_t columns) const { return format == kInt8 ? columns * kGroup : columns * kGroup / 2; }
+  int64_t block_bytes() const { return scale_bytes() + code_bytes(depth); }
+  int64_t group_bytes() const {
+    const int64_t row_scales = format == kNvfp4 ? kScaleBytes : 0;
+    return (num_blocks - 1) * block_bytes() + scale_bytes() + code_bytes(last_columns) + row_scales;
+  }
 };
 
 struct PackJob {
-  const int8_t* weights;  // first row of the group
+  const uint8_t* weights;  // first row of the group
   const uint8_t* scales;  // its first scale word; null: 1.0
   int64_t weight_stride, scale_stride, num_rows;  // rows from num_rows on are packed as zero
   PackLayout layout;
@@ -62,8 +78,10 @@ struct MmJob {
   PackLayout layout;
   const int8_t* act;
   const uint32_t* act_scales;
-  const int32_t* bias;  // [rows][num_blocks]: what the 128 added to each weight adds to the dot product, negated
+  // [rows][num_blocks][sub_blocks]: what the number added to each weight adds to the dot product, negated.
+  const int32_t* bias;
   int64_t act_stride, act_scales_stride, rows;
+  bool pair;  // odd blocks meet the activations `rows` further down
   uint32_t* out;
   int64_t out_stride;
   const uint32_t* alpha;  // [rows] or null
@@ -80,8 +98,8 @@ struct Kernels {
   void (*outer)(const OuterJob&);
   void (*quantize)(const QuantizeJob&);
   void (*pack)(const PackJob&);
-  // Columns, rounded up to the packing's step, after which the last block of every row is zero.
-  int64_t (*last_columns)(const int8_t* last_block, int64_t stride, int64_t num_rows, int64_t depth);
+  // int8: columns, rounded up to the packing's step, after which the last block of every row is zero.
+  int64_t (*last_columns)(const uint8_t* last_block, int64_t stride, int64_t num_rows, int64_t depth);
   void (*bias)(const int8_t* act, int64_t act_stride, int64_t rows, const PackLayout& layout, int32_t* bias);
   void (*mm)(const MmJob&);
 };

@@ -54,7 +54,7 @@ Machine::Machine(const MachineConfig& config)
       act_scales_(size_t{config.act_rows} * config.act_blocks * 4),
       written_(size_t{config.tmem_words} * 4),
       pack_scratch_(static_cast<size_t>(pool_.num_threads())),
-      bias_(size_t{config.act_rows} * config.act_blocks),
+      bias_(size_t{config.act_rows} * config.act_blocks * kMaxSubBlocks),
       alpha_(config.act_rows),
       program_(programs_.get(nullptr, 0)) {}
 

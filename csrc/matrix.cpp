@@ -9,9 +9,9 @@ namespace npu {
 namespace {
 
 // About what a core does in a nanosecond; decides over threads.
-constexpr double kPackedBytesPerNs = 16;
-constexpr double kMultiplyAddsPerNs = 200;
-constexpr double kParallelNs = 3000;
+constexpr double kPackedBytesPerNs = 32;
+constexpr double kMultiplyAddsPerNs = 350;
+constexpr double kParallelNs = 4000;
 constexpr double kChunkNs = 1500;
 // Groups that are packed at a time when no packed copy is kept.
 constexpr int64_t kScratchGroups = 1;
@@ -23,7 +23,7 @@ int64_t num_groups(uint64_t num_rows) { return static_cast<int64_t>((num_rows + 
 }  // namespace
 
 void Machine::check_matrix(const MatrixKey& key) const {
-  const uint64_t row_bytes = uint64_t{key.num_blocks} * config_.depth;
+  const uint64_t row_bytes = key.row_bytes(config_.depth);
   if (key.num_rows == 0 || key.num_blocks == 0) fault("MM of %u rows and %u blocks", key.num_rows, key.num_blocks);
   if (key.data % config_.depth != 0 || key.stride % config_.depth != 0) {
     fault("MM rows at %u with stride %u, not multiples of %u", key.data, key.stride, config_.depth);
@@ -33,7 +33,10 @@ void Machine::check_matrix(const MatrixKey& key) const {
   if (key.num_rows > 1 && key.scale_stride % 4 != 0) {
     fault("MM scale stride %u is not a multiple of 4", key.scale_stride);
   }
-  const uint64_t span = uint64_t{key.num_rows - 1} * key.scale_stride + uint64_t{key.num_blocks} * 4;
+  if (key.format == kNvfp4 && (key.scales % 8 != 0 || key.scale_stride % 8 != 0)) {
+    fault("MM nvfp4 scales at %u with stride %u, not multiples of 8", key.scales, key.scale_stride);
+  }
+  const uint64_t span = uint64_t{key.num_rows - 1} * key.scale_stride + key.scale_row_bytes();
   dram_.check_words(key.scales, 1, "MM scales");
   dram_.check(key.scales, span, "MM scales");
 }
@@ -47,18 +50,27 @@ void Machine::mm(const Instruction& in) {
   const bool unit = in.flags & kMmUnit;
   const bool accumulate = in.flags & kMmAcc;
   const bool rescale = in.flags & kMmAscale;
-  MatrixKey key{address(in.ra, in.word[1]), in.word[5], factors, in.word[7], low16(in.word[4]), high16(in.word[4]), unit};
+  const bool pair = in.flags & kMmPair;
+  const uint8_t format = (in.flags & kMmFormatMask) >> kMmFormatShift;
+  MatrixKey key{address(in.ra, in.word[1]), in.word[5],           factors, in.word[7],
+                low16(in.word[4]),          high16(in.word[4]), unit,    format};
   if (unit) key.scales = key.scale_stride = 0;
 
-  if (in.flags & kMmFormatMask) fault("MM weight format %u is not in this configuration", in.flags >> 4 & 3);
-  if (in.flags & kMmPair) fault("MM PAIR needs a 4-bit weight format");
+  if (pair && format == kInt8) fault("MM PAIR needs a 4-bit weight format");
+  if (pair && 2 * rows > std::min(config_.mcols, config_.act_rows)) {
+    fault("MM PAIR of %u rows, but MCOLS is %u and ACT RAM has %u rows", rows, config_.mcols, config_.act_rows);
+  }
+  if (pair && !unit && (factors % 8 != 0 || in.word[7] % 8 != 0)) {
+    fault("MM PAIR scales at %u with stride %u, not multiples of 8", factors, in.word[7]);
+  }
   if (rescale && !(unit && accumulate)) fault("MM ASCALE needs UNIT and ACC");
   if (rows == 0 || rows > config_.act_rows) fault("MM of %u stationary rows, not 1 to %u", rows, config_.act_rows);
   if ((rescale || (in.flags & kMmRmax)) && rows > config_.mcols) {
     fault("MM RMAX or ASCALE of %u rows, but MCOLS is %u", rows, config_.mcols);
   }
-  if (rows > config_.mcols && key.num_blocks > kChunkFifo) {
-    fault("MM of %u blocks streamed more than once, but the chunk FIFO holds %u", key.num_blocks, kChunkFifo);
+  if (const uint64_t chunks = key.row_bytes(config_.depth) / config_.depth; rows > config_.mcols && chunks > kChunkFifo) {
+    fault("MM of %llu chunks streamed more than once, but the chunk FIFO holds %u",
+          static_cast<unsigned long long>(chunks), kChunkFifo);
   }
   if (first_block + key.num_blocks > config_.act_blocks) {
     fault("MM of ACT blocks %u to %u, but an ACT row has %u", first_block, first_block + key.num_blocks - 1,
@@ -75,6 +87,7 @@ void Machine::mm(const Instruction& in) {
   job.act_stride = static_cast<int64_t>(act_stride_);
   job.act_scales_stride = config_.act_blocks;
   job.rows = rows;
+  job.pair = pair;
   job.accumulate = accumulate;
   if (rescale) {
     // A copy: the factors may lie in the result.
@@ -108,8 +121,8 @@ void Machine::multiply(const MatrixKey& key, MmJob job) {
   const Matrix& matrix = use.matrix;
   const bool packed =
       use.advice == ShadowStore::kUsePacked || (use.advice == ShadowStore::kPackNow && pack_matrix(use.matrix));
-  job.layout = packed ? matrix.layout : PackLayout{key.num_blocks, config_.depth, config_.depth};
-  kernels_->bias(job.act, job.act_stride, job.rows, job.layout, bias_.data());
+  job.layout = packed ? matrix.layout : PackLayout{key.num_blocks, config_.depth, config_.depth, key.format};
+  kernels_->bias(job.act, job.act_stride, job.pair ? 2 * job.rows : job.rows, job.layout, bias_.data());
   job.bias = bias_.data();
 
   const int64_t groups = num_groups(key.num_rows);
@@ -135,7 +148,8 @@ void Machine::multiply(const MatrixKey& key, MmJob job) {
     }
   };
   const double bytes = static_cast<double>(groups * group_bytes);
-  const double ns = std::max(bytes / kPackedBytesPerNs, bytes * static_cast<double>(job.rows) / kMultiplyAddsPerNs);
+  const double weights = key.format == kInt8 ? bytes : 2 * bytes;
+  const double ns = std::max(bytes / kPackedBytesPerNs, weights * static_cast<double>(job.rows) / kMultiplyAddsPerNs);
   if (ns < kParallelNs || pool_.num_threads() == 1) return run_groups(0, groups, 0);
   const int64_t wanted = std::min(static_cast<int64_t>(ns / kChunkNs), int64_t{8} * pool_.num_threads());
   const int64_t step = std::max<int64_t>(1, groups / wanted);
@@ -147,7 +161,7 @@ void Machine::multiply(const MatrixKey& key, MmJob job) {
 void Machine::pack_group(const MatrixKey& key, const PackLayout& layout, int64_t group, uint8_t* packed) const {
   const uint64_t row = static_cast<uint64_t>(group) * kGroup;
   PackJob job{};
-  job.weights = reinterpret_cast<const int8_t*>(dram_.data()) + key.data + row * key.stride;
+  job.weights = dram_.data() + key.data + row * key.stride;
   job.scales = key.unit ? nullptr : dram_.data() + key.scales + row * key.scale_stride;
   job.weight_stride = key.stride;
   job.scale_stride = key.scale_stride;
@@ -159,10 +173,13 @@ void Machine::pack_group(const MatrixKey& key, const PackLayout& layout, int64_t
 
 bool Machine::pack_matrix(Matrix& matrix) {
   const MatrixKey& key = matrix.key;
-  const uint64_t row_bytes = uint64_t{key.num_blocks} * config_.depth;
-  const int8_t* last_block = reinterpret_cast<const int8_t*>(dram_.data()) + key.data + row_bytes - config_.depth;
-  const int64_t last_columns = kernels_->last_columns(last_block, key.stride, key.num_rows, config_.depth);
-  if (!shadows_.allocate(matrix, {key.num_blocks, config_.depth, last_columns}, run_number_)) return false;
+  const uint64_t row_bytes = key.row_bytes(config_.depth);
+  int64_t last_columns = config_.depth;
+  if (key.format == kInt8) {
+    const uint8_t* last_block = dram_.data() + key.data + row_bytes - config_.depth;
+    last_columns = kernels_->last_columns(last_block, key.stride, key.num_rows, config_.depth);
+  }
+  if (!shadows_.allocate(matrix, {key.num_blocks, config_.depth, last_columns, key.format}, run_number_)) return false;
   const int64_t groups = num_groups(key.num_rows);
   const int64_t group_bytes = matrix.layout.group_bytes();
   const int64_t step = std::max<int64_t>(1, kPackChunkBytes / group_bytes);

@@ -13,17 +13,17 @@ constexpr uint64_t kMaxTrackedBytes = 256 << 10;
 constexpr uint64_t kMaxPatches = 160;
 
 uint64_t data_end(const MatrixKey& key, uint64_t depth) {
-  return key.data + uint64_t{key.num_rows - 1} * key.stride + key.num_blocks * depth;
+  return key.data + uint64_t{key.num_rows - 1} * key.stride + key.row_bytes(depth);
 }
 
 uint64_t scales_end(const MatrixKey& key) {
-  return key.scales + uint64_t{key.num_rows - 1} * key.scale_stride + uint64_t{key.num_blocks} * 4;
+  return key.scales + uint64_t{key.num_rows - 1} * key.scale_stride + key.scale_row_bytes();
 }
 
 bool unchanged(const MatrixKey& key, const Dram& dram, uint64_t depth, uint32_t time) {
-  return dram.rows_unchanged_since(time, key.data, key.stride, key.num_rows, key.num_blocks * depth) &&
+  return dram.rows_unchanged_since(time, key.data, key.stride, key.num_rows, key.row_bytes(depth)) &&
          (key.unit ||
-          dram.rows_unchanged_since(time, key.scales, key.scale_stride, key.num_rows, uint64_t{key.num_blocks} * 4));
+          dram.rows_unchanged_since(time, key.scales, key.scale_stride, key.num_rows, key.scale_row_bytes()));
 }
 
 // Where block k of row n begins in the packed form, less the row's place among its group's lanes.
@@ -102,10 +102,10 @@ void ShadowStore::clear() {
   packed_ = 0;
 }
 
-// Rows that overlap each other have no single place in the packed form.
+// Rows that overlap each other have no single place in the packed form; only int8 is ever written by programs.
 bool ShadowStore::trackable(const MatrixKey& key) const {
-  const uint64_t row_bytes = key.num_blocks * depth_;
-  return key.stride >= row_bytes && (key.unit || (key.scale_stride >= key.num_blocks * 4 && key.scale_stride % 4 == 0)) &&
+  const uint64_t row_bytes = key.row_bytes(depth_);
+  return key.format == kInt8 && key.stride >= row_bytes && (key.unit || (key.scale_stride >= key.num_blocks * 4 && key.scale_stride % 4 == 0)) &&
          key.num_rows * row_bytes <= kMaxTrackedBytes;
 }
 

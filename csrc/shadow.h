@@ -22,13 +22,20 @@ namespace npu {
 struct MatrixKey {
   uint32_t data, stride, scales, scale_stride, num_rows, num_blocks;
   bool unit;
+  uint8_t format = kInt8;
   bool operator==(const MatrixKey&) const = default;
+
+  // Bytes of a row that are read: whole chunks, and its scale words.
+  uint64_t row_bytes(uint64_t depth) const {
+    return (format == kInt8 ? uint64_t{num_blocks} : (uint64_t{num_blocks} + 1) / 2) * depth;
+  }
+  uint64_t scale_row_bytes() const { return (format == kNvfp4 ? 2 * uint64_t{num_blocks} + 1 : num_blocks) * 4; }
 };
 
 struct MatrixHash {
   size_t operator()(const MatrixKey& key) const {
     uint64_t h = (uint64_t{key.data} << 32 | key.scales) * 0x9e3779b97f4a7c15u;
-    h ^= (uint64_t{key.num_rows} << 32 | key.num_blocks) * 0xbf58476d1ce4e5b9u + key.stride;
+    h ^= (uint64_t{key.num_rows} << 32 | key.num_blocks) * 0xbf58476d1ce4e5b9u + key.stride + key.format;
     return static_cast<size_t>(h ^ h >> 32);
   }
 };

@@ -5,7 +5,7 @@ The machine that `npuserve` builds programs for and simulates: the openTPU card 
 it. This page is made by `scripts/gen_isa_doc.py` from the table in `src/npuserve/isa/spec.py`; the specification in
 code is `src/npuserve/sim/reference/`. Where the public text leaves a choice, ours is marked **(ours)**.
 
-Not in this configuration, and an error where they stand: DSTEP (0x12), STREAM (0x13), 4-bit weights and PAIR in MM.
+Not in this configuration, and an error where they stand: DSTEP (0x12) and STREAM (0x13).
 """
 
 MACHINE = """\
@@ -46,7 +46,7 @@ error there; `interval` and `timeout` are ignored.""",
     "LD": "Raw bits. 0 words are legal, do nothing and check nothing.",
     "ST": "Raw bits. 0 words are legal, do nothing and check nothing.",
     "MM": """\
-With w the int8 block k of streamed row n, for each stationary row j:
+With w the block k of streamed row n, for each stationary row j:
 
     term[k] = (i2f(dot(ACT[j] block ab+k, w)) * ws) * ACT scale[j][ab+k]     ws = M32[ssa + n*srs + 4k], UNIT: 1.0
     acc     = (p0 + p2) + (p1 + p3)                                         pq = +0 + term[q] + term[q+4] + ..
@@ -57,7 +57,41 @@ With w the int8 block k of streamed row n, for each stationary row j:
 RMAX writes the maximum of row j's new values to `T[out + m*ors + j]`. Weights, scales, old values and factors are read
 before anything is written. Weight bytes of -128 count as -128; the dot product is exact. `rs` 0 repeats a row.
 Limits: n, kb >= 1; m 1..ACT_ROWS, with RMAX or ASCALE 1..MCOLS; ab + kb <= ACT_BLOCKS. `srs` matters from the second
-row on, so with n = 1 it need not be a multiple of 4 **(ours)**.""",
+row on, so with n = 1 it need not be a multiple of 4 **(ours)**.
+
+**4-bit weights** (wf 1 to 3). Block k of row n is the D/2 bytes at `sa + n*rs + k*D/2`; element i is in byte i/2, in
+the low half when i is even. Rows are read in whole chunks of D bytes, so an odd kb leaves half a chunk unused. A code
+means:
+
+| wf | format | codes 0, 1, .. 15 |
+| --- | --- | --- |
+| 1 | int4 | 0 1 2 3 4 5 6 7 -8 -7 -6 -5 -4 -3 -2 -1 |
+| 2 | fp4 (E2M1, twice its value) | 0 1 2 3 4 6 8 12 0 -1 -2 -3 -4 -6 -8 -12 |
+| 3 | nvfp4 (E2M1, twice its value) | the same |
+
+For wf 1 and 2 the scale word of a block holds ws as bf16 in bits 15:0 and a multiplier, unsigned, for each quarter of
+the block in the four bits from 16, 20, 24 and 28 on; the dot product is the sum of the quarters' dot products times
+their multipliers, exact. UNIT takes 1.0 and multipliers of 1. Any bf16 pattern is legal, and so is a multiplier of 0.
+
+**nvfp4** (wf 3) is an extension **(ours)**; a card has it only if its capability says so (below). A row of scales is
+two words for each block, whose eight bytes are the E4M3 scales of the eighths of the block from the first on, and
+behind those of the last block one fp32 word, the row's scale. `ssa` and `srs` are multiples of 8. With UNIT all are
+1.0.
+
+    term[k] = (..((t0 + t1) + t2) + .. t7) * ACT scale[j][ab+k]     tb = i2f(dot of eighth b) * its scale, exact
+    acc     = ((p0 + p2) + (p1 + p3)) * scale of row n
+
+E4M3 has a sign, four exponent bits with bias 7 and three fraction bits; 7F and FF are NaN, exponent 0 is denormal and
+counts. A tensor's scale is written into each of its rows, so that tensors with different ones may lie in one matrix.
+
+**PAIR** (wf 1 to 3) takes the odd blocks from other rows of the ACT RAM, which QACT DUP fills: row j holds the even
+blocks and row m + j the odd ones, each at its own place. Two neighbouring terms are added first, and isum_4 takes the
+sums `term[2c] + term[2c+1]`, of which the last has +0 for a block that is not there. So with PAIR the last bits differ
+from those without. 2*m must be within MCOLS and ACT_ROWS. Without UNIT `ssa` and `srs` are multiples of 8 (two scale
+words are read at once, and the one that pads an odd row is ignored).
+
+The capability is bit 0 of the register EXTENSIONS at 0x05C **(ours)**, whose upper half is 4E50 where it exists: bits
+28 and 29 of CAPS are reserved and may read as anything. 4-bit weights are bit 4 of CAPS, PAIR is bit 5.""",
     "QACT": """\
 x is multiplied by the row factor, then by the column factor, each product rounded; then each block (ROW: each row) is
 quantized as below. ROW stores the row's scale in all of its blocks. DUP writes row r again as row r + rows and needs

@@ -12,6 +12,17 @@ NPU_INLINE void add_products(__m512i& sum, __m512i weights, __m512i act) {
 }
 
 struct VnniDot {
+  using Weights = I;
+  static constexpr int kFourBitRows = 6;
+  static constexpr int kFourBitVectors = 2;
+
+  static NPU_INLINE Weights weights(I bytes) { return bytes; }
+  static NPU_INLINE void accumulate(I& sum, Weights weights, int32_t quad) {
+    __m512i s = (__m512i)sum;
+    add_products(s, (__m512i)weights, _mm512_set1_epi32(quad));
+    sum = (I)s;
+  }
+
   static constexpr int kMaxRows = 8;
   // The hardware prefetcher loses the stream while a tile computes. As far ahead as was fastest on Zen 5.
   template <int ROWS>
@@ -96,7 +107,7 @@ void pack(const PackJob& job) {
         __m512i x[16];
         for (int i = 0; i < 16; ++i) {
           const int n = half * 16 + i;
-          const int8_t* row = job.weights + n * job.weight_stride + k * layout.depth + c;
+          const uint8_t* row = job.weights + n * job.weight_stride + k * layout.depth + c;
           const __mmask16 mask = n < job.num_rows ? first(num_quads) : 0;
           x[i] = _mm512_xor_si512(_mm512_maskz_loadu_epi32(mask, row), offset);
         }

@@ -19,6 +19,18 @@ NPU_INLINE I pair_products(I weights, I act) {
 }
 
 struct PortableDot {
+  struct Weights {
+    I even, odd;
+  };
+  static constexpr int kFourBitRows = 2;
+  static constexpr int kFourBitVectors = 2;
+
+  static NPU_INLINE Weights weights(I bytes) { return {bytes & 0x00ff00ff, (I)((U)bytes >> 8) & 0x00ff00ff}; }
+  static NPU_INLINE void accumulate(I& sum, Weights weights, int32_t quad) {
+    const H pairs = (H)splat(quad);
+    sum += pair_products(weights.even, (I)((H)(pairs << 8) >> 8)) + pair_products(weights.odd, (I)(pairs >> 8));
+  }
+
   static constexpr int kMaxRows = 4;
   static constexpr int kStep = 2;  // vectors of outputs at a time: as many as registers can hold for four rows
 
@@ -33,14 +45,11 @@ struct PortableDot {
       for (int64_t c = 0; c < columns; c += 4) {
         const uint32_t* w = reinterpret_cast<const uint32_t*>(weights + c * kGroup) + first * kLanes;
         for (int v = 0; v < kStep; ++v) {
-          const I quads = bits(load(w + v * kLanes));
-          const I even = quads & 0x00ff00ff;
-          const I odd = (I)((U)quads >> 8) & 0x00ff00ff;
+          const Weights quads = PortableDot::weights(bits(load(w + v * kLanes)));
           for (int j = 0; j < ROWS; ++j) {
             int32_t quad;
             std::memcpy(&quad, act + j * act_stride + c, sizeof quad);
-            const H pairs = (H)splat(quad);
-            sum[j][v] += pair_products(even, (I)((H)(pairs << 8) >> 8)) + pair_products(odd, (I)(pairs >> 8));
+            accumulate(sum[j][v], quads, quad);
           }
         }
       }
@@ -61,7 +70,7 @@ void pack(const PackJob& job) {
       uint32_t scale = 0x3f800000;
       if (real && job.scales) std::memcpy(&scale, job.scales + n * job.scale_stride + k * 4, sizeof scale);
       std::memcpy(block + n * 4, &scale, sizeof scale);
-      const int8_t* row = job.weights + n * job.weight_stride + k * layout.depth;
+      const uint8_t* row = job.weights + n * job.weight_stride + k * layout.depth;
       for (int64_t c = 0; c < columns; c += 4) {
         uint32_t quad = 0;
         if (real) std::memcpy(&quad, row + c, sizeof quad);

@@ -1,6 +1,7 @@
 // The table of one kernel set; `Dot` and `pack` come from the set's own header.
 #pragma once
 
+#include "four_bit.h"
 #include "quantize.h"
 #include "vop.h"
 
@@ -9,10 +10,10 @@ namespace {
 
 constexpr int64_t kColumnStep = 16;
 
-int64_t last_columns(const int8_t* last_block, int64_t stride, int64_t num_rows, int64_t depth) {
+int64_t last_columns(const uint8_t* last_block, int64_t stride, int64_t num_rows, int64_t depth) {
   int64_t used = kColumnStep;
   for (int64_t n = 0; n < num_rows && used < depth; ++n) {
-    const int8_t* row = last_block + n * stride;
+    const uint8_t* row = last_block + n * stride;
     for (int64_t c = depth - 4; c >= used; c -= 4) {
       uint32_t quad;
       std::memcpy(&quad, row + c, sizeof quad);
@@ -24,7 +25,22 @@ int64_t last_columns(const int8_t* last_block, int64_t stride, int64_t num_rows,
   return used;
 }
 
+// The parts of 4-bit blocks, each times what is added to its weights.
+void sub_block_bias(const int8_t* act, int64_t act_stride, int64_t rows, const PackLayout& layout, int32_t* bias) {
+  const int32_t offset = layout.format == kInt4 ? kInt4Offset : kE2m1Offset;
+  const int64_t columns = layout.depth / layout.sub_blocks();
+  for (int64_t j = 0; j < rows; ++j) {
+    const int8_t* part = act + j * act_stride;
+    for (int64_t i = 0; i < layout.num_blocks * layout.sub_blocks(); ++i, part += columns) {
+      int32_t sum = 0;
+      for (int64_t c = 0; c < columns; ++c) sum += part[c];
+      *bias++ = -offset * sum;
+    }
+  }
+}
+
 void bias(const int8_t* act, int64_t act_stride, int64_t rows, const PackLayout& layout, int32_t* bias) {
+  if (layout.format != kInt8) return sub_block_bias(act, act_stride, rows, layout, bias);
   for (int64_t j = 0; j < rows; ++j) {
     for (int64_t k = 0; k < layout.num_blocks; ++k) {
       const int64_t columns = k + 1 == layout.num_blocks ? layout.last_columns : layout.depth;
@@ -44,6 +60,17 @@ void bias(const int8_t* act, int64_t act_stride, int64_t rows, const PackLayout&
       *bias++ = -128 * sum;
     }
   }
+}
+
+void pack_weights(const PackJob& job) {
+  if (job.layout.format == kInt8) return pack(job);
+  pack_four_bit(job);
+}
+
+template <class Dot>
+void mm_weights(const MmJob& job) {
+  if (job.layout.format == kInt8) return mm<Dot>(job);
+  mm_four_bit<Dot>(job);
 }
 
 #define NPU_UNARY(OP) {elementwise<OP, kOnlyA, false>, elementwise<OP, kOnlyA, false>}
@@ -75,7 +102,7 @@ void bias(const int8_t* act, int64_t act_stride, int64_t rows, const PackLayout&
             {sum_rows<SumOfProducts, true, false>, sum_rows<SumOfProducts, true, true>},       \
             NPU_ROWS(argmax),                                                                  \
         },                                                                                     \
-        outer, quantize, pack, last_columns, bias, mm<DOT>,                                    \
+        outer, quantize, pack_weights, last_columns, bias, mm_weights<DOT>,                    \
   }
 
 }  // namespace

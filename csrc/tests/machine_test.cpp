@@ -54,7 +54,8 @@ uint32_t word0(uint32_t opcode, Random& random, uint32_t num_flags) {
 }
 
 Words mm(Random& random, uint32_t depth) {
-  const uint32_t n = 1 + below(random, 70), kb = 1 + below(random, 6), m = 1 + below(random, 9);
+  const bool four_bit = one_in(random, 2), pair = one_in(random, four_bit ? 3 : 80);
+  const uint32_t n = 1 + below(random, 70), kb = 1 + below(random, 6), m = 1 + below(random, pair ? 2 : 9);
   const bool unit = one_in(random, 3);
   Words w = {word0(kMm, random, 3), dram(random, depth), dram(random, 4), tmem(random)};
   w[0] = (w[0] & ~(1u << 24)) | static_cast<uint32_t>(unit) << 24;
@@ -62,11 +63,13 @@ Words mm(Random& random, uint32_t depth) {
     w[0] |= (kMmUnit | kMmAcc | kMmAscale) << 24;
     w[2] = tmem(random);
   }
-  if (one_in(random, 40)) w[0] |= 1u << (28 + below(random, 3));
+  if (four_bit) w[0] |= (1 + below(random, 3)) << (24 + kMmFormatShift);
+  if (pair) w[0] |= uint32_t{kMmPair} << 24;
   w.push_back(n | kb << 16);
   w.push_back(stride(random, kb) * depth);
   w.push_back(stride(random, n) | m << 16 | below(random, 4) << 24);
-  w.push_back(stride(random, kb) * 4);
+  w.push_back(stride(random, kb) * (four_bit ? 8 : 4));
+  if (four_bit && !one_in(random, 10)) w[2] = w[2] / 8 * 8;
   return w;
 }
 

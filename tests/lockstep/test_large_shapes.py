@@ -47,6 +47,18 @@ def test_matrix(fleet: Fleet, memory: Memory, n: int, kb: int, m: int) -> None:
     run(fleet, memory, plain, plain, factors, factors, overlapping)
 
 
+@pytest.mark.parametrize("m", [1, 7, 32])
+@pytest.mark.parametrize("wf", [1, 2, 3], ids=["int4", "fp4", "nvfp4"])
+@pytest.mark.parametrize(("n", "kb"), [(6000, 3), (1541, 12)])
+def test_four_bit_matrix(fleet: Fleet, memory: Memory, n: int, kb: int, wf: int, m: int) -> None:
+    operands: dict[str, Value] = {"n": n, "kb": kb, "m": m, "rs": 64 * (kb + kb % 2), "ors": n, "wf": wf}
+    operands |= {"srs": 8 * kb + 8 if wf == 3 else 8 * (kb // 2 + 1)}
+    plain = encode("MM", **operands, ssa=SCALES, out=HALF, rmax=1)
+    factors = encode("MM", **operands, ssa=5, out=HALF, unit=1, acc=1, ascale=1)
+    paired = encode("MM", **operands, ssa=SCALES, out=HALF, acc=1, pair=1)
+    run(fleet, memory, plain, plain, factors, factors, paired, paired)
+
+
 @pytest.mark.parametrize("function", [f for f in VectorFunction if f is not VectorFunction.OUTER], ids=lambda f: f.name)
 def test_vector_function(fleet: Fleet, memory: Memory, function: VectorFunction) -> None:
     wide: dict[str, Value] = {"rows": 3, "cols": 40_000, "drs": 40_000, "ars": 40_000, "brs": 40_000}

@@ -25,7 +25,9 @@ def fleet(request: pytest.FixtureRequest) -> Fleet:
     return native_fleet(request.param, DRAM_BYTES, shadow_bytes=(None, 0, 30_000))
 
 
-def memory(fleet: Fleet, seed: int, shape: tuple[int, int, int], zeros: int, wildness: float) -> Memory:
+def memory(
+    fleet: Fleet, seed: int, shape: tuple[int, int, int], zeros: int, wildness: float, scales_a_row: int | None = None
+) -> Memory:
     """Weights at 0, of which the last `zeros` bytes of each row are zero; scales at SCALES."""
     rng = np.random.default_rng(seed)
     config, (n, kb, _) = fleet.config, shape
@@ -33,7 +35,7 @@ def memory(fleet: Fleet, seed: int, shape: tuple[int, int, int], zeros: int, wil
     weights[:, kb * config.depth - zeros :] = 0
     codes = rng.integers(-127, 128, (config.act_rows, config.act_blocks * config.depth), np.int8)
     act_scales = random_words(rng, config.act_rows * config.act_blocks, wildness).reshape(config.act_rows, -1)
-    scales = random_words(rng, n * kb, wildness).view(np.uint8)
+    scales = random_words(rng, n * (scales_a_row or kb), wildness).view(np.uint8)
     dram = {0: weights.ravel(), SCALES: scales}
     return Memory(dram, random_words(rng, config.tmem_words, wildness), (codes, act_scales))
 
@@ -128,3 +130,39 @@ def test_the_same_weights_serve_in_other_shapes(fleet: Fleet) -> None:
         assert_lockstep(fleet, program(*chosen, *chosen), memory=memory(fleet, 3, shape, 20, 0.01))
         for use in chosen:
             assert_lockstep(fleet, program(use, use))
+
+
+@pytest.mark.parametrize("pair", [0, 1])
+@pytest.mark.parametrize("wildness", [0.0, 0.3])
+@pytest.mark.parametrize("wf", [1, 2, 3], ids=["int4", "fp4", "nvfp4"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_four_bit_weights_give_the_same_sums(
+    fleet: Fleet, shape: tuple[int, int, int], wf: int, wildness: float, pair: int
+) -> None:
+    _, kb, m = shape
+    words = 2 * kb + 2 if wf == 3 else kb + kb % 2
+    view: dict[str, Value] = {"rs": -(-kb // 2) * fleet.config.depth, "srs": 4 * words, "wf": wf, "pair": pair}
+    view |= {"m": min(m, fleet.config.mcols // 2)} if pair else {}
+    start = memory(fleet, 7, shape, 0, wildness, scales_a_row=words)
+    use = multiply(fleet, shape, **view)
+    assert_lockstep(fleet, program(use, use, multiply(fleet, shape, **view, unit=1)), memory=start)
+    body = multiply(fleet, shape, **view, acc=1, rmax=1)
+    assert_lockstep(fleet, program(encode("LOOP", body=1, count=3), body))
+
+
+@pytest.mark.parametrize("wf", [1, 2, 3], ids=["int4", "fp4", "nvfp4"])
+def test_changes_of_four_bit_weights_and_scales_are_seen(fleet: Fleet, wf: int) -> None:
+    """The last code, the last scale word of a row, and the same bytes read as another format in between."""
+    n, kb, _ = shape = (33, 5, 3)
+    words = 2 * kb + 2 if wf == 3 else kb
+    depth = fleet.config.depth
+    use = multiply(fleet, shape, rs=3 * depth, srs=4 * words, wf=wf)
+    other = multiply(fleet, shape, rs=3 * depth, srs=4 * words, wf=1 + wf % 2)
+    start = memory(fleet, 8, shape, 0, 0.0, scales_a_row=words)
+    assert_lockstep(fleet, program(use, use, other, other, use), memory=start)
+    last_code = (n - 1) * 3 * depth + 5 * depth // 2 - 1
+    last_scale = SCALES + 4 * ((n - 1) * words + (2 * kb if wf == 3 else kb - 1))
+    for address in (last_code, last_scale):
+        change = Memory({address // 4 * 4: np.array([1, 2, 3, 0x41], np.uint8)})
+        assert_lockstep(fleet, program(use, use, other), memory=change)
+        assert_lockstep(fleet, program(use, other, use))

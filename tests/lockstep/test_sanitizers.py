@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NUM_SEEDS = "60"
+NUM_SEEDS = "120"
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("cmake") and shutil.which("g++")), reason="needs cmake and g++ to build the sanitized core"

@@ -21,6 +21,8 @@ class Register(IntEnum):
     REGMAP = 0x03C
     CAPS = 0x040
     ACT_ROWS = 0x058
+    EXTENSIONS = 0x05C
+    """Ours: what the public card does not have. Read it with `extensions`."""
     ARG0 = 0x060
 
 
@@ -60,6 +62,26 @@ class Caps(IntFlag):
     STREAM = 1 << 26
     GEN = 1 << 30
     WAITW = 1 << 31
+
+
+class Extensions(IntFlag):
+    """Bits of EXTENSIONS."""
+
+    NVFP4 = 1 << 0
+
+
+EXTENSIONS_MARK = 0x4E50
+"""In the upper half where the register exists: a card without it may read as anything."""
+
+
+def extensions_word(extensions: Extensions) -> int:
+    """The EXTENSIONS register of a machine."""
+    return EXTENSIONS_MARK << 16 | int(extensions)
+
+
+def extensions(word: int) -> Extensions:
+    """What the word read from EXTENSIONS stands for; none where the register does not exist."""
+    return Extensions(word & 0xFFFF) & Extensions.NVFP4 if word >> 16 == EXTENSIONS_MARK else Extensions(0)
 
 
 def version_word(depth: int, mcols: int, lanes: int) -> int:

@@ -1,8 +1,8 @@
 """The instruction table: the one place that says how an instruction is written down.
 
 Encoder, decoder, disassembler and `docs/isa.md` are made from `OPERATIONS`; what an instruction does is said in
-`sim/reference/`. Source: the public openTPU instruction set. STREAM, DSTEP and the 4-bit weight formats are
-not in this table yet, so a machine stops with an error where they stand.
+`sim/reference/`. Source: the public openTPU instruction set. STREAM and DSTEP are not in this table yet, so a machine
+stops with an error where they stand.
 """
 
 from collections.abc import Sequence
@@ -171,8 +171,8 @@ OPERATIONS: tuple[Operation, ...] = (
                 acc=(1, "add to what is there"),
                 rmax=(2, "write each row's maximum behind the rows"),
                 ascale=(3, "multiply what is there by the row factor first"),
-                wf=(4, 2, "weight format: 0 int8"),
-                pair=(6, "4-bit column reuse"),
+                wf=(4, 2, "weight format: 0 int8, 1 int4, 2 fp4, 3 nvfp4 (ours)"),
+                pair=(6, "4-bit: odd blocks meet ACT rows m.. on"),
             ),
         ),
         "T[out + j*ors + n] = sum over blocks of ACT[j] . row n",

@@ -6,11 +6,21 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from npuserve.drivers.registers import CARD_ID, NUM_ARGUMENTS, Caps, Control, Register, Status, version_word
+from npuserve.drivers.registers import (
+    CARD_ID,
+    NUM_ARGUMENTS,
+    Caps,
+    Control,
+    Extensions,
+    Register,
+    Status,
+    extensions_word,
+    version_word,
+)
 from npuserve.errors import DeviceError, MachineFault
 from npuserve.isa.machine import MachineConfig
 
-CAPS = Caps.ACT_ROWS | Caps.ARGS | Caps.GEN | Caps.WAITW
+CAPS = Caps.W4 | Caps.PAIR | Caps.ACT_ROWS | Caps.ARGS | Caps.GEN | Caps.WAITW
 REGMAP = 3
 UNDEFINED = 0xDEAD_BEEF
 
@@ -41,6 +51,7 @@ class SimulatorLink:
             Register.REGMAP: REGMAP,
             Register.CAPS: int(CAPS),
             Register.ACT_ROWS: config.act_rows,
+            Register.EXTENSIONS: extensions_word(Extensions.NVFP4),
         }
         self._arguments = [0] * NUM_ARGUMENTS
         self._status = Status.HALTED | Status.WR_IDLE | Status.CALIB0 | Status.CALIB1

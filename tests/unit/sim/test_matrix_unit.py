@@ -200,11 +200,7 @@ FITS: dict[str, Value] = {"n": 1, "kb": 1, "m": 1, "rs": D, "unit": 1}
         {"ascale": 1, "acc": 1, "m": SMALL.mcols + 1},
         {"ascale": 1, "acc": 1, "ssa": SMALL.tmem_words},
         {"rmax": 1, "m": SMALL.mcols + 1},
-        {"wf": 1},
-        {"wf": 2},
-        {"wf": 3},
         {"pair": 1},
-        {"pair": 1, "wf": 1},
     ],
     ids=str,
 )

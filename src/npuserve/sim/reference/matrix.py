@@ -1,9 +1,13 @@
-"""The matrix unit: MM with int8 weights."""
+"""The matrix unit: MM. What the weight formats differ in is in `weights.py`."""
 
 import numpy as np
 
-from npuserve.sim.arithmetic import ONE, Words, add, i2f, matrix_sum, mul, order_key
+from npuserve.sim.arithmetic import Words, add, matrix_sum, mul, order_key
 from npuserve.sim.reference.state import Indices, Operands, State
+from npuserve.sim.reference.weights import INT8, NVFP4, block_products, row_scales
+
+CHUNK_FIFO = 1024
+"""Chunks that a row may have when it is streamed more than once."""
 
 
 def matrix_multiply(state: State, operands: Operands) -> None:
@@ -15,6 +19,8 @@ def matrix_multiply(state: State, operands: Operands) -> None:
     m, n = operands["m"], operands["n"]
     target = state.tmem_grid(operands["out"], m, operands["ors"], n)
     y = matrix_sum(_terms(state, operands))
+    if operands["wf"] == NVFP4:
+        y = mul(y, row_scales(state, operands))
     if operands["ascale"]:
         factors = state.tmem[state.tmem_grid(operands["ssa"], m, 1)]
         y = add(mul(state.tmem[target], factors), y)
@@ -28,8 +34,6 @@ def matrix_multiply(state: State, operands: Operands) -> None:
 def _check(state: State, operands: Operands) -> None:
     config = state.config
     m, kb, ab = operands["m"], operands["kb"], operands["ab"]
-    state.require(operands["wf"] == 0, f"weight format {operands['wf']} is not in this configuration; 0 (int8) is")
-    state.require(not operands["pair"], "PAIR is not in this configuration, and never with int8 weights")
     state.require_range("m", m, config.act_rows)
     state.require(operands["n"] > 0, "n is 0")
     state.require(kb > 0, "kb is 0")
@@ -40,26 +44,32 @@ def _check(state: State, operands: Operands) -> None:
         state.require(m <= config.mcols, f"RMAX and ASCALE take {config.mcols} rows, not {m}")
     if operands["ascale"]:
         state.require(bool(operands["unit"] and operands["acc"]), "ASCALE needs UNIT and ACC")
+    chunks = kb if operands["wf"] == INT8 else -(-kb // 2)
+    state.require(m <= config.mcols or chunks <= CHUNK_FIFO, f"a row of {chunks} chunks streamed more than once")
+    if operands["pair"]:
+        state.require(operands["wf"] != INT8, "PAIR needs a 4-bit weight format")
+        most = min(config.mcols, config.act_rows) // 2
+        state.require(m <= most, f"PAIR takes {most} rows, not {m}")
+    if not operands["unit"] and (operands["pair"] or operands["wf"] == NVFP4):
+        for name in ("ssa", "srs"):
+            state.require(operands[name] % 8 == 0, f"{name} {operands[name]:#x} is no multiple of 8")
 
 
 def _terms(state: State, operands: Operands) -> Words:
-    """Scaled block products, fp32 bits [m, n, kb]: (dot * weight scale) * activation scale."""
-    m, n, kb = operands["m"], operands["n"], operands["kb"]
-    blocks = slice(operands["ab"], operands["ab"] + kb)
-    addresses = state.dram_grid(operands["sa"], n, operands["rs"], kb * state.config.depth)
-    weights = state.dram[addresses].view(np.int8).reshape(n, kb, state.config.depth)
-    # Products of int8 summed over one block stay below 2^24, so float64 holds them exactly and is fast.
-    left = state.act[:m, blocks].astype(np.float64).transpose(1, 0, 2)
-    right = weights.astype(np.float64).transpose(1, 2, 0)
-    dots = i2f((left @ right).astype(np.int32)).transpose(1, 2, 0)
-    scaled = mul(dots, _weight_scales(state, operands))
-    return mul(scaled, state.act_scales[:m, None, blocks])
+    """What isum_4 adds up, fp32 bits [m, n, blocks]; with PAIR a term is that of an even block plus the next one's."""
+    m = operands["m"]
+    if not operands["pair"]:
+        return _scaled(state, operands, m)
+    both = _scaled(state, operands, 2 * m)
+    even, odd = both[:m, :, 0::2], both[m:, :, 1::2]
+    missing = np.zeros((m, operands["n"], even.shape[2] - odd.shape[2]), np.uint32)
+    return add(even, np.concatenate([odd, missing], axis=2))
 
 
-def _weight_scales(state: State, operands: Operands) -> Words:
-    if operands["unit"]:
-        return np.full((operands["n"], operands["kb"]), ONE)
-    return state.read_words(state.dram_grid(operands["ssa"], operands["n"], operands["srs"], operands["kb"], 4))
+def _scaled(state: State, operands: Operands, rows: int) -> Words:
+    """Block products times the activations' scales, fp32 bits [rows, n, kb]."""
+    blocks = slice(operands["ab"], operands["ab"] + operands["kb"])
+    return mul(block_products(state, operands, rows), state.act_scales[:rows, None, blocks])
 
 
 def row_maximum(values: Words) -> tuple[Words, Indices]:
