@@ -40,6 +40,8 @@ def decode_picture(data: bytes) -> NDArray[np.uint8]:
                 return np.asarray(_rgb(ImageOps.exif_transpose(image)))
     except RequestError:
         raise
+    except Image.DecompressionBombError as error:  # Pillow's own, higher limit
+        raise _refusal(f"the image has far more than {MAX_PIXELS:,} pixels, which is what is taken at most") from error
     except UnidentifiedImageError as error:
         raise _refusal(f"the body is no image that is known here; send one of {', '.join(_FORMATS)}") from error
     except Exception as error:  # a damaged file may fail anywhere in the decoders, in any way
