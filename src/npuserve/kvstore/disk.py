@@ -13,6 +13,7 @@ import fcntl
 import logging
 import os
 import re
+import stat
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -108,6 +109,8 @@ class DiskStore:
                 for entry in entries:
                     if match := _NAME.fullmatch(entry.name):
                         status = entry.stat(follow_symlinks=False)
+                        if not stat.S_ISREG(status.st_mode):
+                            continue
                         key, parent = map(bytes.fromhex, match.groups())
                         found.append((status.st_mtime_ns, KeptPage(key, parent, status.st_size)))
                     elif entry.name.startswith(".") and entry.name.endswith(".tmp"):

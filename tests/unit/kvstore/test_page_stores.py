@@ -120,6 +120,7 @@ def test_files_of_others_and_leftovers_are_told_apart(disk: DiskStore, folder: P
     disk.put(PAGES[0])
     (folder / ".0-0.safetensors.1.1.tmp").write_bytes(b"half")
     (folder / "notes.txt").write_text("mine")
+    os.mkfifo(folder / f"{'0' * 40}-{'1' * 40}.safetensors")
     assert [kept.key for kept in disk.check()] == [PAGES[0].key]
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".safetensors") == ["lock", "notes.txt"]
 
@@ -206,14 +207,17 @@ def test_a_page_that_vanished_is_an_error_of_the_store_and_then_not_there(disk: 
         disk.check()
 
 
-def test_a_full_disk_leaves_nothing_half_written(
-    disk: DiskStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("call", "error"), [("fsync", errno.ENOSPC), ("fsync", errno.EIO), ("open", errno.EROFS), ("open", errno.EMFILE)]
+)
+def test_a_failed_write_leaves_nothing_half_written(
+    disk: DiskStore, folder: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: int
 ) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def fail(*arguments: object) -> None:
+        raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(disk_module, "os", SimpleNamespace(**vars(os) | {"fsync": full}))
-    with pytest.raises(PageStoreError, match="No space left on device"):
+    monkeypatch.setattr(disk_module, "os", SimpleNamespace(**vars(os) | {call: fail}))
+    with pytest.raises(PageStoreError, match=f"cannot be written: {os.strerror(error)}"):
         disk.put(PAGES[0])
     assert [path.name for path in folder.iterdir()] == ["lock"]
     assert disk.get(PAGES[0].key) is None
