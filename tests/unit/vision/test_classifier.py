@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from npuserve.errors import DeviceError
-from npuserve.vision.classifier import ClassScore, Classifier, center_crop, probabilities
+from npuserve.vision.classifier import Classifier, ClassScore, center_crop, probabilities
 from npuserve.vision.labels import Labels
 from npuserve.vision.network import InputForm
 from npuserve.vision.normalization import BYTES
