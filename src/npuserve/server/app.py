@@ -22,6 +22,7 @@ from npuserve.server.front import Access, Front
 from npuserve.server.generate import generate
 from npuserve.server.metrics import Metrics, get_metrics
 from npuserve.server.model_routes import get_model, health, list_models
+from npuserve.server.openapi import get_openapi
 from npuserve.server.props import props
 from npuserve.server.responses import responses
 from npuserve.server.sse import ClientGoneError
@@ -42,6 +43,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/v1/models/{name:path}": {"GET": get_model},
     "/v1/stats": {"GET": get_stats},
     "/metrics": {"GET": get_metrics},
+    "/openapi.json": {"GET": get_openapi},
     "/health": {"GET": health},
     "/props": {"GET": props},
     "/tokenize": {"POST": tokenize},
