@@ -6,6 +6,7 @@ from pathlib import Path
 
 from npuserve.checkpoints.checkpoint import open_checkpoint
 from npuserve.checkpoints.tokenizer_folder import TOKENIZER_FILE, TokenizerFolder
+from npuserve.cli.checkpoint_serving import load_checkpoint, open_isa
 from npuserve.cli.kiln_models import model_name
 from npuserve.cli.kiln_settings import KilnSettings
 from npuserve.devices.rkllm import RkllmRuntime, RkllmSettings
@@ -20,7 +21,6 @@ from npuserve.server.event_router import EventRouter
 from npuserve.server.kiln_routes import routes_without_tokenizer
 from npuserve.server.runtime_model import RuntimeModelFacts, runtime_model
 from npuserve.server.sampling import SamplingDefaults
-from npuserve.server.served_model import served_model
 from npuserve.server.state import Handler, ServedModel
 from npuserve.text.prompt_family import prompt_family
 from npuserve.text.system_prompt import with_system_prompt
@@ -89,32 +89,14 @@ def _load_logits(settings: KilnSettings, path: Path, router: EventRouter) -> Lan
 
 def _load_checkpoint(settings: KilnSettings, path: Path, router: EventRouter) -> Language:
     """The instruction-set simulator, with the checkpoint's own sampling defaults."""
-    from npuserve.cli.build_progress import BuildProgress
-    from npuserve.devices.isa import IsaSettings, open_isa_device
-
-    common = settings.common
+    common = replace(settings.common, model=str(path), cap=settings.max_context_len, backend="isa")
     checkpoint = open_checkpoint(path)
-    wanted = IsaSettings(num_slots=common.slots, context_length=settings.max_context_len, num_threads=common.threads)
-    device = open_isa_device(checkpoint, wanted, BuildProgress)
     name = common.served_model_name or (path.resolve().name if path.is_dir() else checkpoint.name)
-    model = served_model(
-        checkpoint,
-        checkpoint.tokenizer(),
-        device.capabilities,
-        name=name,
-        think=common.think,
-        splits_reasoning=common.reasoning_parser is not None,
-    )
-    model = replace(model, defaults=replace(model.defaults, max_tokens=settings.max_new_tokens))
+    served = load_checkpoint(common, checkpoint, name, router, open_isa)
+    model = replace(served.model, defaults=replace(served.model.defaults, max_tokens=settings.max_new_tokens))
     if settings.system_prompt:
         model = replace(model, template=with_system_prompt(model.template, settings.system_prompt))
-    schedule = EngineSettings(
-        num_slots=common.slots,
-        chunk_size=common.chunked_prefill_size,
-        mixed=common.mixed,
-        max_queue=common.max_queue,
-    )
-    return Language(model, Engine(device, schedule, router.deliver), path, "isa", device.close, ("on the simulator",))
+    return Language(model, served.engine, path, "isa", served.close, ("on the instruction-set simulator",))
 
 
 def _facts(settings: KilnSettings, path: Path) -> RuntimeModelFacts:

@@ -16,9 +16,14 @@ _INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until stopped. The exit status: 0, 1 for what failed, 2 for a wrong option, 130 for an early interrupt."""
+    """Serve until stopped, or examine the board. 0, 1 for what failed, 2 for a wrong option, 130 for an interrupt."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        _serve(parse_arguments(arguments, os.environ))
+        if given[:1] == ["doctor"]:
+            from npuserve.cli.kiln_doctor import report
+
+            return report(parse_arguments(given[1:], os.environ))
+        _serve(parse_arguments(given, os.environ))
     except ConfigError as error:
         _tell(f"error: {error}")
         return 2

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from npuserve.cli.notify import notify
 from npuserve.config import ServeSettings
 from npuserve.server.keys import KeyRing, check_keys, read_key_file
 from npuserve.server.listening import is_loopback, loopback_names
@@ -63,5 +64,10 @@ def serve(
         hosts=loopback_names(settings.host, settings.allow_host or ()),
         tls=tls,
         access_log=settings.log_level in ("debug", "info"),
-        on_listening=lambda: on_listening(url),
+        on_listening=lambda: _listening(url, on_listening),
     )
+
+
+def _listening(url: str, on_listening: Callable[[str], None]) -> None:
+    on_listening(url)
+    notify(f"READY=1\nSTATUS=listening on {url}")
