@@ -29,6 +29,9 @@ class Contexts(Protocol):
     def begin(self, admissions: list[Admission]) -> None:
         """Plan what is to be saved from and restored to the slots just given away. Lock held."""
 
+    def reconsider(self, sequence: Sequence) -> None:
+        """Look again for what a sequence that has a slot, but no row yet, could be spared. Lock held."""
+
     def is_due(self, contents: Callable[[], Contents]) -> bool:
         """Whether there is a page to move now. Lock held."""
 
@@ -62,6 +65,8 @@ class NoContexts:
     num_stored = None
 
     def begin(self, admissions: list[Admission]) -> None: ...
+
+    def reconsider(self, sequence: Sequence) -> None: ...
 
     def is_due(self, contents: Callable[[], Contents]) -> bool:
         return False
@@ -103,6 +108,9 @@ class StoredContexts:
         for admission in admissions:
             chain = self._restorer.begin(admission.sequence)
             self._saver.begin(admission.slot, chain, admission.displaced)
+
+    def reconsider(self, sequence: Sequence) -> None:
+        self._restorer.reconsider(sequence)
 
     def is_due(self, contents: Callable[[], Contents]) -> bool:
         return self._restorer.is_due() or self._saver.is_due(contents())

@@ -178,6 +178,8 @@ class Engine:
             if over:
                 events += self._scheduler.fail(alive, "the server stopped before the reply was complete", started_s)
             self._contexts.begin(self._scheduler.admit(started_s))
+            if (waiting := self._scheduler.next_to_start) is not None:
+                self._contexts.reconsider(waiting)
             self._statistics.add_scheduling(self._clock() - started_s)
         self._deliver(events)
         self._deliver(self._move_contexts())

@@ -35,23 +35,34 @@ class Restorer:
     def num_stored(self, sequence: Sequence) -> int:
         """How many tokens of a sequence that is about to get a slot could be restored."""
         chain = self._store.chain(sequence.request.cache_salt)
-        matches: list[Match] = []
-        # Who wants log probabilities of the prompt needs it computed, once.
-        if sequence.admitted_s is not None or not sequence.request.prompt_logprobs:
-            limit = len(sequence.tokens) - 1
-            matches = self._store.match(chain, sequence.tokens, limit, whole_pages=self._is_recurrent)
+        matches = self._match(chain, sequence)
+        num_whole = sum(match.num_tokens == PAGE_TOKENS for match in matches)
+        self._store.note_missed((len(sequence.tokens) - 1) // PAGE_TOKENS - num_whole)
         self._found[sequence.id] = chain, matches
         return sum(match.num_tokens for match in matches)
 
     def begin(self, sequence: Sequence) -> KeyChain:
         """Plan the restoration of a sequence that has just got its slot; the keys of its context."""
         chain, matches = self._found.pop(sequence.id)
+        self._plan(sequence, matches)
+        return chain
+
+    def reconsider(self, sequence: Sequence) -> None:
+        """Look again for a sequence that is about to be computed: others with the same start may have been faster."""
+        self._plan(sequence, self._match(self._store.chain(sequence.request.cache_salt), sequence))
+
+    def _match(self, chain: KeyChain, sequence: Sequence) -> list[Match]:
+        # Who wants log probabilities of the prompt needs it computed, once.
+        if sequence.request.prompt_logprobs and not sequence.is_counted:
+            return []
+        return self._store.match(chain, sequence.tokens, len(sequence.tokens) - 1, whole_pages=self._is_recurrent)
+
+    def _plan(self, sequence: Sequence, matches: list[Match]) -> None:
         start = sequence.num_computed
         useful = [match for match in matches if match.page * PAGE_TOKENS + match.num_tokens > start]
         useful = useful[: self._num_worthwhile(useful, start)]
         if useful:
             self._restorations.append(Restoration(sequence, useful, self._store, self._on_progress))
-        return chain
 
     def is_due(self) -> bool:
         """Whether there is something to do now."""

@@ -95,6 +95,12 @@ class Scheduler:
         return self._line.paused
 
     @property
+    def next_to_start(self) -> Sequence | None:
+        """The sequence that is next to catch up, if it has had no row yet."""
+        behind = next((s for s in self._running if s.num_pending > 1 and not s.is_restoring), None)
+        return None if behind is None or behind.is_counted else behind
+
+    @property
     def can_run(self) -> bool:
         """Whether a step or an admission is possible now."""
         if any(not sequence.is_restoring for sequence in self._running):

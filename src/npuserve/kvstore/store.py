@@ -84,7 +84,6 @@ class ContextStore:
                 key = chain.key(page, token_ids)
                 source = self._source(key)
                 if source is None:
-                    self._count_missed(limit // PAGE_TOKENS - page)
                     break
                 matches.append(Match(page, key, source, PAGE_TOKENS))
             page = len(matches)
@@ -92,6 +91,13 @@ class ContextStore:
             if rest and (last := self._match_rest(chain.parent(page, token_ids), page, rest, whole_pages)):
                 matches.append(last)
         return matches
+
+    def note_missed(self, num_pages: int) -> None:
+        """Count pages that a prompt would have used, had they been here."""
+        with self._lock:
+            self._ram.misses += num_pages
+            if self._disk is not None:
+                self._disk.misses += num_pages
 
     def lend(self, matches: Iterable[Match]) -> None:
         """Keep pages from eviction until they are given back, and count them as found."""
@@ -204,11 +210,6 @@ class ContextStore:
             if common > best and not (whole and common < len(token_ids)):
                 best_key, best = key, common
         return Match(page, best_key, CacheSource.RAM, best) if best else None
-
-    def _count_missed(self, num_pages: int) -> None:
-        self._ram.misses += num_pages
-        if self._disk is not None:
-            self._disk.misses += num_pages
 
     def _add_to_ram(self, page: Page) -> None:
         if self._ram.index.capacity_bytes == 0:

@@ -13,6 +13,7 @@ from engine_runs import Replies, cold, greedy, running, store_for
 from npuserve.core import CacheSource, FinishReason, Request, SamplingParams
 from npuserve.devices.null import NullDevice
 from npuserve.engine.contexts import StoredContexts
+from npuserve.engine.engine import Engine
 from npuserve.engine.settings import EngineSettings
 from npuserve.kvstore.settings import KvSettings
 
@@ -124,6 +125,20 @@ def test_a_slot_of_another_conversation_is_left_alone_when_the_shared_start_is_s
         engine.submit(greedy("a2", [*context, 1]))
         assert replies.final("a2").num_cached_tokens == len(context) - 1
     assert (replies.final("b").num_cached_tokens, replies.final("b").cache_source) == (128, RAM)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_start_that_requests_share_is_computed_once_though_they_come_together(mixed: bool) -> None:
+    system, replies, device = tokens_of(1, 400), Replies(), null(num_slots=4)
+    requests = [greedy(f"r{number}", [*system, *tokens_of(number, 30)]) for number in range(4)]
+    engine = Engine(device, EngineSettings(num_slots=4, mixed=mixed), replies.deliver, store=store_for(device))
+    for request in requests:
+        engine.submit(request)
+    engine.start()
+    for request in requests:
+        assert replies.tokens(request.id) == expected(request)
+    assert engine.stop()
+    assert [replies.final(request.id).num_cached_tokens for request in requests] == [0, 384, 384, 384]
 
 
 @pytest.mark.parametrize("mixed", [False, True])

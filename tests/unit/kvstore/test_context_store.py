@@ -184,6 +184,7 @@ def test_hits_misses_and_evictions_are_counted_in_pages(open_store: Open) -> Non
     store = open_store(ram=3, disk=100)
     put_all(store)
     matches = store.match(store.chain(""), [*TOKENS, *range(128)], 7 * 64)
+    store.note_missed(2)
     store.lend(matches)
     store.give_back(matches)
     stats = store.stats()
