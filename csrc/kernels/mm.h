@@ -72,10 +72,11 @@ template <class Dot, int ROWS>
 void mm_tile(const MmJob& job, const uint8_t* packed, int64_t row, int64_t first_output) {
   Tile<ROWS> tile;
   const int64_t num_blocks = job.layout.num_blocks;
-  for (int64_t k = 0; k < num_blocks; ++k) {
-    const int64_t columns = k + 1 == num_blocks ? job.layout.last_columns : job.layout.depth;
-    const uint8_t* block = packed + k * job.layout.block_bytes();
-    const int8_t* act = job.act + row * job.act_stride + k * job.layout.depth;
+  const int64_t depth = job.layout.depth;
+  const uint8_t* block = packed;
+  const int8_t* act = job.act + row * job.act_stride;
+  for (int64_t k = 0; k < num_blocks; ++k, block += kScaleBytes + depth * kGroup, act += depth) {
+    const int64_t columns = k + 1 == num_blocks ? job.layout.last_columns : depth;
     Sums<ROWS> dot;
     for (int j = 0; j < ROWS; ++j) {
       for (int v = 0; v < kVectors; ++v) dot[j][v] = splat(job.bias[(row + j) * num_blocks + k]);
@@ -103,8 +104,9 @@ struct TileTable {
 // `kernel` by number of rows, from 1 to max_rows.
 NPU_INLINE void run_tiles(const MmJob& job, const TileKernel* kernel, int64_t max_rows) {
   const int64_t num_tiles = (job.rows + max_rows - 1) / max_rows;
-  for (int64_t g = 0; g < job.num_groups; ++g) {
-    const uint8_t* packed = job.packed + g * job.layout.group_bytes();
+  const int64_t group_bytes = job.layout.group_bytes();
+  const uint8_t* packed = job.packed;
+  for (int64_t g = 0; g < job.num_groups; ++g, packed += group_bytes) {
     for (int64_t t = 0, row = 0; t < num_tiles; ++t) {
       // Equal tiles: 9 rows as 5 + 4, not as 8 + 1.
       const int64_t rows = (job.rows - row + num_tiles - t - 1) / (num_tiles - t);
