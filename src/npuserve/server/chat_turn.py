@@ -65,12 +65,13 @@ def _grammar_of(model: ServedModel, turn: ChatTurn) -> Grammar | None:
             model.tool_format,
             schemas,
             parallel=tools.parallel and len(tools.forced) > 1,
-            is_control=model.grammars.is_control,
             param="tool_choice",
         )
     if turn.grammar is not None:
         message = f"{turn.grammar.param} cannot be enforced on a reply that may call tools"
-        raise RequestError(f"{message}; set tool_choice to none or required", param=turn.grammar.param, code="unsupported")
+        raise RequestError(
+            f"{message}; set tool_choice to none or required", param=turn.grammar.param, code="unsupported"
+        )
     return None
 
 

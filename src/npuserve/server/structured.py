@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,12 +19,10 @@ from npuserve.text.grammar import (
     lark_grammar,
     regex_grammar,
 )
-from npuserve.text.grammar_compiler import GrammarCompiler
+from npuserve.text.grammar_compiler import GrammarCompiler, deep_threads
 from npuserve.text.grammar_constraint import GrammarConstraint
 
 _COMPILE_TIME_LIMIT_S = 10.0
-# A few threads of their own: a slow grammar keeps other grammars waiting, and nothing else.
-_compiling = ThreadPoolExecutor(2, "compile-grammar")
 
 _ANY_OBJECT = {"type": "object"}
 # Field of a request -> what it holds. The same words stand in vLLM's `structured_outputs`.
@@ -134,10 +133,16 @@ def _choices(value: Any, path: str) -> list[str]:
     return list(value)
 
 
+@cache
+def _compiling() -> ThreadPoolExecutor:
+    """Threads for this alone: a slow grammar keeps other grammars waiting, and nothing else."""
+    return deep_threads(2, "compile-grammar")
+
+
 async def constrained(compiler: GrammarCompiler, grammar: Grammar, thoughts: str | None) -> GrammarConstraint:
     """`compiler.compile` off the event loop. Raises RequestError also when it takes too long."""
     loop = asyncio.get_running_loop()
-    work = loop.run_in_executor(_compiling, compiler.compile, grammar, thoughts)
+    work = loop.run_in_executor(_compiling(), compiler.compile, grammar, thoughts)
     try:
         return await asyncio.wait_for(work, _COMPILE_TIME_LIMIT_S)
     except TimeoutError:

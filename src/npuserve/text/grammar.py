@@ -29,72 +29,88 @@ _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const", "type")
 _TAG = re.compile(r"<[^<>\s]+>")
 
 
+# Says of a tag whether it is a token of its own rather than text.
+IsControl = Callable[[str], bool]
+
+
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """`text` is llguidance's; `param` names the request's field that asked for it, for the errors."""
+    """A grammar still to be written out, which takes its time; `param` names the field that asked for it."""
 
-    text: str
     param: str
+    build: Callable[[IsControl], str]
 
-    def __post_init__(self) -> None:
-        if len(self.text) > MAX_GRAMMAR_CHARACTERS:
-            message = f"{self.param} makes a grammar of {len(self.text)} characters; at most {MAX_GRAMMAR_CHARACTERS}"
-            raise RequestError(f"{message} are taken", param=self.param, code="grammar_too_large")
+    def text(self, is_control: IsControl) -> str:
+        """The grammar in llguidance's notation. Raises RequestError when it is malformed or too large."""
+        try:
+            text = self.build(is_control)
+        except (ValueError, RecursionError) as error:
+            message = f"{self.param} is malformed or cannot be enforced; simplify it"
+            raise RequestError(message, param=self.param, code="bad_grammar") from error
+        _check_size(len(text), self.param)
+        return text
 
 
 def json_grammar(schema: Mapping[str, Any], param: str) -> Grammar:
     """JSON that is valid against `schema`, with white space bounded between any two tokens."""
-    return Grammar(LLMatcher.grammar_from_json_schema(_bounded(schema)), param)
+    return Grammar(
+        param, lambda _: LLMatcher.grammar_from_json_schema(json.dumps(_bounded(schema), ensure_ascii=False))
+    )
 
 
 def regex_grammar(pattern: str, param: str) -> Grammar:
     """Text that `pattern` matches as a whole."""
-    return Grammar(LLMatcher.grammar_from_regex(pattern), param)
+    return Grammar(param, lambda _: LLMatcher.grammar_from_regex(pattern))
 
 
 def lark_grammar(source: str, param: str) -> Grammar:
-    """Text that a Lark grammar, or one in llama.cpp's GBNF, produces from its start."""
-    if len(source) > MAX_GRAMMAR_CHARACTERS:
-        return Grammar(source, param)
-    try:
-        lark = any_to_lark(source)
-    except Exception as error:  # a converter that fails on what is no GBNF in any way it likes
-        raise RequestError(f"{param} is neither a Lark nor a GBNF grammar", param=param, code="bad_grammar") from error
-    return Grammar(LLMatcher.grammar_from_lark(lark), param)
+    """Text that a Lark grammar, or one in llama.cpp's GBNF, produces from its start. Raises RequestError."""
+    _check_size(len(source), param)
+
+    def build(_: IsControl) -> str:
+        try:
+            return LLMatcher.grammar_from_lark(any_to_lark(source))
+        except Exception as error:  # a converter that fails on what is no GBNF in any way it likes
+            message = f"{param} is neither a Lark nor a GBNF grammar"
+            raise RequestError(message, param=param, code="bad_grammar") from error
+
+    return Grammar(param, build)
 
 
 def choice_grammar(choices: Sequence[str], param: str) -> Grammar:
     """One of `choices`."""
-    return Grammar(LLMatcher.grammar_from_lark("start: " + " | ".join(map(_quoted, choices))), param)
+    return Grammar(param, lambda _: LLMatcher.grammar_from_lark("start: " + " | ".join(map(_quoted, choices))))
 
 
-def calls_grammar(
-    form: ToolFormat,
-    tools: Mapping[str, Mapping[str, Any]],
-    *,
-    parallel: bool,
-    is_control: Callable[[str], bool],
-    param: str,
-) -> Grammar:
-    """At least one call of `tools` (name to parameters' schema), and nothing else; arguments are valid.
+def calls_grammar(form: ToolFormat, tools: Mapping[str, Mapping[str, Any]], *, parallel: bool, param: str) -> Grammar:
+    """At least one call of `tools` (name to parameters' schema), and nothing else; arguments are valid."""
 
-    `is_control` says of a tag whether it is a token of its own rather than text.
-    """
-    lines = [
-        "start: call" + (f" ({_literal(form.between, is_control)} call){{0,{_MAX_CALLS - 1}}}" if more else "")
-        for more in (parallel and form.between is not None,)
-    ]
-    lines.append("call: " + " | ".join(f"call_{index}" for index in range(len(tools))))
+    def build(is_control: IsControl) -> str:
+        start = "start: call"
+        if parallel and form.between is not None:
+            start += f" ({_literal(form.between, is_control)} call){{0,{_MAX_CALLS - 1}}}"
+        names = " | ".join(f"call_{index}" for index in range(len(tools)))
+        calls = [_call(form, index, name, schema, is_control) for index, (name, schema) in enumerate(tools.items())]
+        return LLMatcher.grammar_from_lark("\n".join([start, f"call: {names}", *calls]))
+
+    return Grammar(param, build)
+
+
+def _call(form: ToolFormat, index: int, name: str, schema: Mapping[str, Any], is_control: IsControl) -> str:
     begin, end = ("", "") if form.bare else (form.begin, form.end)
-    for index, (name, schema) in enumerate(tools.items()):
-        before, after = form.call.replace("NAME", name, 1).split("ARGUMENTS", 1)
-        parts = (
-            _literal(begin + before, is_control),
-            f"%json {json.dumps(_bounded(_of_object(schema)), ensure_ascii=False)}",
-            _literal(after + end, is_control),
-        )
-        lines.append(f"call_{index}: " + " ".join(part for part in parts if part))
-    return Grammar(LLMatcher.grammar_from_lark("\n".join(lines)), param)
+    before, after = form.call.replace("NAME", name, 1).split("ARGUMENTS", 1)
+    parts = (
+        _literal(begin + before, is_control),
+        f"%json {json.dumps(_bounded(_of_object(schema)), ensure_ascii=False)}",
+        _literal(after + end, is_control),
+    )
+    return f"call_{index}: " + " ".join(part for part in parts if part)
+
+
+def _check_size(num_characters: int, param: str) -> None:
+    if num_characters > MAX_GRAMMAR_CHARACTERS:
+        message = f"{param} makes a grammar of {num_characters} characters; at most {MAX_GRAMMAR_CHARACTERS} are taken"
+        raise RequestError(message, param=param, code="grammar_too_large")
 
 
 def _bounded(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,15 +122,15 @@ def _of_object(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return schema if any(name in schema for name in _COMBINED) else {**schema, "type": "object"}
 
 
-def _literal(text: str | None, is_control: Callable[[str], bool]) -> str:
+def _literal(text: str, is_control: IsControl) -> str:
     """`text` in Lark: control tokens by name, the rest quoted."""
     parts: list[str] = []
     done = 0
-    for tag in _TAG.finditer(text or ""):
+    for tag in _TAG.finditer(text):
         if is_control(tag[0]):
-            parts += [_quoted(tag.string[done : tag.start()]), tag[0]]
+            parts += [_quoted(text[done : tag.start()]), tag[0]]
             done = tag.end()
-    parts.append(_quoted((text or "")[done:]))
+    parts.append(_quoted(text[done:]))
     return " ".join(part for part in parts if part != '""')
 
 

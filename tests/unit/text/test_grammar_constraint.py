@@ -160,7 +160,7 @@ SCHEMA: dict[str, Any] = {
 def test_calls_have_valid_arguments_in_the_familys_form() -> None:
     tools: dict[str, Any] = {"f": SCHEMA, "g": {"type": "object", "additionalProperties": False}}
     for form in (HERMES, LFM2):
-        grammar = calls_grammar(form, tools, parallel=True, is_control=COMPILER.is_control, param="tool_choice")
+        grammar = calls_grammar(form, tools, parallel=True, param="tool_choice")
         call = form.begin + form.call.replace("NAME", "f").replace("ARGUMENTS", '{"a": 2}') + form.end
         other = form.begin + form.call.replace("NAME", "g").replace("ARGUMENTS", "{}") + form.end
         assert accepts(grammar, call)
@@ -168,7 +168,7 @@ def test_calls_have_valid_arguments_in_the_familys_form() -> None:
         assert not accepts(grammar, call.replace("2", "3"))
         assert not accepts(grammar, call.replace("f", "h", 1))
         assert not accepts(grammar, "text")
-        single = calls_grammar(form, tools, parallel=False, is_control=COMPILER.is_control, param="tool_choice")
+        single = calls_grammar(form, tools, parallel=False, param="tool_choice")
         assert not accepts(single, f"{call}\n{other}")
 
 
@@ -177,7 +177,7 @@ def test_control_tokens_stand_in_a_grammar_by_name() -> None:
     raw.add_special_tokens(["<|tool_call_start|>", "<|tool_call_end|>"])
     tokenizer = Tokenizer(raw)
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size, frozenset({END}))
-    grammar = calls_grammar(LFM2, {"f": {}}, parallel=False, is_control=compiler.is_control, param="p")
+    grammar = calls_grammar(LFM2, {"f": {}}, parallel=False, param="p")
     constraint = compiler.compile(grammar)
     assert allowed(constraint) == {tokenizer.id_of("<|tool_call_start|>")}
 
