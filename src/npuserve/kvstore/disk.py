@@ -10,6 +10,7 @@ believed until key, model, version, length and checksum have been compared.
 
 import errno
 import fcntl
+import json
 import logging
 import os
 import re
@@ -20,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from npuserve.errors import PageStoreError
 from npuserve.kvstore.keys import page_key
@@ -29,6 +30,8 @@ from npuserve.kvstore.page import KeptPage, Page
 
 FORMAT = "npuserve kv page"
 VERSION = "1"
+# A safetensors file begins with the length of its JSON header.
+_LENGTH_BYTES = 8
 _NAME = re.compile(r"([0-9a-f]{40})-([0-9a-f]{40})\.safetensors")
 _log = logging.getLogger(__name__)
 
@@ -146,13 +149,18 @@ class DiskStore:
         }
 
     def _read(self, path: Path, kept: KeptPage) -> Page:
-        if path.stat().st_size != kept.size_bytes:
-            raise BadPageError(f"it has {path.stat().st_size} bytes, not {kept.size_bytes}")
+        # Read, not mapped: a failing disk is an error then, not the end of the process.
+        with path.open("rb", buffering=0) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes != kept.size_bytes:
+                raise BadPageError(f"it has {size_bytes} bytes, not {kept.size_bytes}")
+            raw = file.read(size_bytes)
         try:
-            with safe_open(path, "numpy") as file:
-                metadata = file.metadata() or {}
-                data, token_ids = file.get_tensor("page"), file.get_tensor("token_ids")
-        except SafetensorError as error:
+            tensors = load(raw)
+            data, token_ids = tensors["page"], tensors["token_ids"]
+            header = json.loads(raw[_LENGTH_BYTES : _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "little")])
+            metadata = dict(header.get("__metadata__", {}))
+        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise BadPageError(f"it is no safetensors file of a page ({error})") from None
         self._verify(metadata, data, token_ids, kept)
         return Page(kept.key, kept.parent, tuple(token_ids.tolist()), data)

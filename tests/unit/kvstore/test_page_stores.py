@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -193,6 +194,33 @@ def test_a_bad_page_is_deleted_and_told_once_and_never_used(
     assert path.name in caplog.text
     assert same(disk.get(PAGES[0].key), PAGES[0])
     assert same(disk.get(PAGES[2].key), PAGES[2])
+
+
+def test_whatever_bytes_are_changed_a_page_is_right_or_gone(disk: DiskStore, folder: Path) -> None:
+    chance = random.Random(4)
+    for _ in range(300):
+        path = folder / f"{disk.put(PAGES[0]).key.hex()}-{ROOT.hex()}.safetensors"
+        raw = bytearray(path.read_bytes())
+        for _ in range(chance.choice([1, 1, 3, 40])):
+            # The header is the first few hundred bytes.
+            raw[chance.randrange(chance.choice([9, 600, len(raw)]))] = chance.randrange(256)
+        path.write_bytes(raw)
+        page = disk.get(PAGES[0].key)
+        assert page is None or same(page, PAGES[0])
+
+
+def test_a_disk_that_cannot_be_read_is_an_error_and_the_page_stays(
+    disk: DiskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk.put(PAGES[0])
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(PageStoreError, match="cannot be read: Input/output error"):
+        disk.get(PAGES[0].key)
+    monkeypatch.undo()
+    assert same(disk.get(PAGES[0].key), PAGES[0])
 
 
 def test_a_page_that_vanished_is_an_error_of_the_store_and_then_not_there(disk: DiskStore, folder: Path) -> None:
