@@ -190,8 +190,7 @@ class Engine:
             self._statistics.add_scheduling(self._clock() - started_s)
         if batch.rows:
             self._deliver(self._step(batch))
-        if self._failure is None:
-            (self._contexts.save_all if over else self._contexts.save)(self._scheduler.contexts)
+        (self._contexts.save_all if over else self._contexts.save)(self._scheduler.contexts)
         return not over
 
     def _wait(self) -> None:
@@ -283,6 +282,9 @@ class Engine:
         """Take no more work and end what is alive; the caller holds the lock."""
         _log.critical("%s", failure)
         first, self._failure = self._failure is None, failure
+        # There is nothing to save any more.
+        self._scheduler.forget_contexts()
+        self._contexts.forget()
         if first:
             self._on_failure(failure)
         return self._scheduler.fail(self._scheduler.alive, failure, self._clock())

@@ -232,6 +232,21 @@ def test_whoever_wants_to_know_is_told_once_that_the_device_is_gone() -> None:
     assert "given up" in told[0]
 
 
+def test_a_device_that_is_gone_is_left_alone() -> None:
+    device, replies, store = Watched(), Replies(), store_for(Watched())
+    device.save_error = DeviceError("gone")
+    with running(device, replies, EngineSettings(num_slots=2), store) as engine:
+        engine.submit(greedy("a", PROMPT))
+        replies.final("a")
+        device._fail_at_step = range(10_000)
+        device._failure = DeviceUnavailableError
+        engine.submit(greedy("b", [1]))
+        assert replies.final("b").finish is FinishReason.FAILED
+        wait_until(lambda: not engine._is_due())
+        calls = len(device.log)
+    assert len(device.log) == calls
+
+
 def test_wrong_books_are_told_loudly_and_all_contexts_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
