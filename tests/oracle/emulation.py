@@ -4,10 +4,14 @@ Written from these rules, not from the code under test. `Q(x, g)` rounds groups 
 group, codes to nearest even; the result is codes * scale, and a group of zeros stays zero. Groups of 128 count from
 the first element, and the last one may be shorter.
 
-    embedding        exact
+    basis            the hidden state x stands as x B, where B mixes groups of channels: signs from NumPy's PCG64 with
+                     seed 0, then a Hadamard matrix over sqrt(width), its width the largest power of two up to 64 that
+                     divides the hidden size; weights are multiplied by the norm before them and by B in float64, then
+                     rounded to fp32
+    embedding        exact but for that
     weights          Q of every linear layer and of the head, groups of 128 along the inputs; in fp32, with the scale
                      amax * f32(1/127), and q's rows (where there is no head norm) times f32(log2(e) / sqrt(head_dim))
-    norms            RMS norm with its weight, then Q in groups of 128 (both norms of a layer and the last one)
+    norms            RMS norm without its weight, then Q in groups of 128 (both norms of a layer and the last one)
     q, k             after bias, head norm and rotation: Q in groups of 128 within each head
     v                after bias: Q of each token's head as one group
     probabilities    exp(score - maximum) times the value's scale: Q in groups of 128 positions from position 0 on,
@@ -84,6 +88,18 @@ def _weights_in_int8(weights: NDArray[np.float32]) -> Array:
     return values
 
 
+def hadamard_basis(size: int) -> Array:
+    """B, [size, size], orthogonal."""
+    width = min(size & -size, 64)
+    pair: Array = np.array([[1.0, 1.0], [1.0, -1.0]]) / np.sqrt(2)
+    mixed: Array = np.ones((1, 1))
+    for _ in range(width.bit_length() - 1):
+        mixed = np.kron(pair, mixed).astype(np.float64)
+    signs = np.random.default_rng(0).integers(0, 2, size) * 2.0 - 1.0
+    basis: Array = signs[:, None] * np.kron(np.eye(size // width), mixed)
+    return basis
+
+
 class Emulation:
     """One checkpoint; weights are read and rounded once."""
 
@@ -94,6 +110,7 @@ class Emulation:
         self.noise = noise
         self._checkpoint = checkpoint
         self._weights: dict[str, Array] = {}
+        self._basis = hadamard_basis(facts.hidden_size)
 
     def logits(self, token_ids: NDArray[np.int64]) -> Array:
         """float64 [tokens, vocab_size] of a conversation that begins with the first token."""
@@ -102,33 +119,39 @@ class Emulation:
     def hidden(self, token_ids: NDArray[np.int64]) -> Array:
         """The last layer's output after the last norm, [tokens, hidden_size]."""
         facts = self.facts
-        hidden = self._vector(facts.embedding)[token_ids]
+        hidden = self._vector(facts.embedding)[token_ids] @ self._basis
         hidden = hidden * (1 + self.noise * np.random.default_rng(0).standard_normal(hidden.shape))
         for layer in range(facts.num_layers):
             hidden = self._layer(facts.layer_prefix.format(layer), hidden)
-        return self._round("last_norm", self._norm(hidden, facts.final_norm))
+        return self._round("last_norm", self._norm(hidden))
 
     def head(self, hidden: Array) -> Array:
         """Logits of normed rows."""
         name = self.facts.embedding if self.facts.tied_head else self.facts.head
-        return hidden @ self._matrix(name).T
+        return hidden @ self._matrix(name, norm=self.facts.final_norm).T
 
     def _layer(self, prefix: str, hidden: Array) -> Array:
         names = self.facts.names
-        normed = self._round("norms", self._norm(hidden, prefix + names.input_norm))
-        attention = self._round("attention", self._attention(prefix, normed))
-        hidden = hidden + self._linear(prefix + names.o, attention, bias=self.facts.o_bias)
-        normed = self._round("norms", self._norm(hidden, prefix + names.post_norm))
-        gate, up = self._linear(prefix + names.gate, normed), self._linear(prefix + names.up, normed)
+        input_norm, post_norm = prefix + names.input_norm, prefix + names.post_norm
+        attention = self._round(
+            "attention", self._attention(prefix, self._round("norms", self._norm(hidden)), input_norm)
+        )
+        hidden = hidden + attention @ self._output(f"{prefix}{names.o}.weight").T
+        if self.facts.o_bias:
+            hidden = hidden + self._vector(f"{prefix}{names.o}.bias") @ self._basis
+        normed = self._round("norms", self._norm(hidden))
+        gate, up = (
+            normed @ self._matrix(f"{prefix}{name}.weight", norm=post_norm).T for name in (names.gate, names.up)
+        )
         activation = self._round("activation", gate / (1 + np.exp(-gate)) * up)
-        return hidden + self._linear(prefix + names.down, activation)
+        return hidden + activation @ self._output(f"{prefix}{names.down}.weight").T
 
-    def _attention(self, prefix: str, normed: Array) -> Array:
+    def _attention(self, prefix: str, normed: Array, norm: str) -> Array:
         """[tokens, heads * head_dim]."""
         facts, names = self.facts, self.facts.names
-        query = self._heads(prefix + names.q, normed, names.q_norm and prefix + names.q_norm, rotate=True)
-        key = self._heads(prefix + names.k, normed, names.k_norm and prefix + names.k_norm, rotate=True)
-        value = self._heads(prefix + names.v, normed, None, rotate=False)
+        query = self._rotate(self._heads(prefix + names.q, normed, norm, names.q_norm and prefix + names.q_norm))
+        key = self._rotate(self._heads(prefix + names.k, normed, norm, names.k_norm and prefix + names.k_norm))
+        value = self._heads(prefix + names.v, normed, norm, None)
         query, key = self._round("query", query), self._round("key", key)
         heads = [
             self._attend(query[:, head], key[:, head // facts.group_size], value[:, head // facts.group_size])
@@ -136,13 +159,14 @@ class Emulation:
         ]
         return np.concatenate(heads, axis=1)
 
-    def _heads(self, name: str, normed: Array, norm: str | None, *, rotate: bool) -> Array:
+    def _heads(self, name: str, normed: Array, norm: str, head_norm: str | None) -> Array:
         """[tokens, heads, head_dim] of one of q, k and v."""
         facts = self.facts
-        heads = self._linear(name, normed, bias=facts.qkv_bias).reshape(len(normed), -1, facts.head_dim)
-        if norm is not None:
-            heads = self._norm(heads, norm)
-        return self._rotate(heads) if rotate else heads
+        product = normed @ self._matrix(f"{name}.weight", norm=norm).T
+        if facts.qkv_bias:
+            product = product + self._vector(f"{name}.bias")
+        heads = product.reshape(len(normed), -1, facts.head_dim)
+        return heads if head_norm is None else self._norm(heads) * self._vector(head_norm)
 
     def _rotate(self, heads: Array) -> Array:
         angles = np.arange(len(heads))[:, None] * self.facts.inverse_frequencies[None, :]
@@ -160,24 +184,30 @@ class Emulation:
         result: Array = weighted @ codes[:, 0] / powers.sum(axis=1, keepdims=True)
         return result
 
-    def _norm(self, values: Array, name: str) -> Array:
+    def _norm(self, values: Array) -> Array:
         variance: Array = np.mean(values**2, axis=-1, keepdims=True)
-        return values / np.sqrt(variance + self.facts.norm_eps) * self._vector(name)
+        return values / np.sqrt(variance + self.facts.norm_eps)
 
-    def _linear(self, name: str, inputs: Array, *, bias: bool = False) -> Array:
-        product = inputs @ self._matrix(f"{name}.weight").T
-        return product + self._vector(f"{name}.bias") if bias else product
-
-    def _matrix(self, name: str) -> Array:
+    def _matrix(self, name: str, *, norm: str) -> Array:
+        """A matrix that reads the hidden state behind a norm."""
         if (kept := self._weights.get(f"int8 {name}")) is None:
-            values = self._checkpoint.tensor(name)
-            kept = values.astype(np.float64)
-            if self.rounding.weights:
-                is_query = f".{self.facts.names.q}." in name and not self.facts.qk_norm
-                factor = np.float32(np.log2(np.e) / np.sqrt(self.facts.head_dim)) if is_query else np.float32(1)
-                kept = _weights_in_int8(values * factor) / float(factor)
-            self._weights[f"int8 {name}"] = kept
+            values = (self._checkpoint.tensor(name) * self._vector(norm)) @ self._basis
+            is_query = f".{self.facts.names.q}." in name and not self.facts.qk_norm
+            factor = np.float32(np.log2(np.e) / np.sqrt(self.facts.head_dim)) if is_query else np.float32(1)
+            kept = self._weights[f"int8 {name}"] = self._rounded_weights(values, factor)
         return kept
+
+    def _output(self, name: str) -> Array:
+        """A matrix that adds to the hidden state."""
+        if (kept := self._weights.get(f"int8 {name}")) is None:
+            values = self._basis.T @ self._checkpoint.tensor(name)
+            kept = self._weights[f"int8 {name}"] = self._rounded_weights(values, np.float32(1))
+        return kept
+
+    def _rounded_weights(self, values: Array, factor: np.float32) -> Array:
+        if not self.rounding.weights:
+            return values
+        return _weights_in_int8(values.astype(np.float32) * factor) / float(factor)
 
     def _vector(self, name: str) -> Array:
         """A tensor as it is in the checkpoint."""

@@ -16,7 +16,7 @@ from npuserve.isa.machine import MachineConfig
 from npuserve.program.decoder import build
 from npuserve.program.dram import BEAT, PAGE, DramLayout
 from npuserve.program.geometry import round_up
-from npuserve.program.image import Image
+from npuserve.program.image import VERSION, Image
 from npuserve.program.step_table import Segment, StepTable, segments_of
 from npuserve.program.tmem import Shape
 
@@ -221,14 +221,15 @@ class _Step:
 
 
 def _page_format(dram: DramLayout, machine: MachineConfig) -> str:
-    """What must be equal for a page to be understood; the machine's sizes are in it, as sums depend on them."""
+    """What must be equal for a page to be understood: the image's basis, and the machine's sizes, as sums depend on
+    them."""
     geometry = dram.geometry
     kinds = "+".join(
         f"{len(geometry.layers_of(index))}x{kind.facts.num_kv_heads}x{kind.head}x{kind.value_rows}"
         + (f"s{kind.state}" if kind.state else "")
         for index, kind in enumerate(geometry.kinds)
     )
-    return f"otpu1-int8-{kinds}-d{machine.depth}c{machine.mcols}l{machine.lanes}"
+    return f"otpu{VERSION}-int8-{kinds}-d{machine.depth}c{machine.mcols}l{machine.lanes}"
 
 
 def _check(segment: Segment, capabilities: Capabilities) -> None:

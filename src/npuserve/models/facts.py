@@ -104,6 +104,9 @@ class ModelFacts(LayerFacts):
     head: str = "lm_head.weight"
     skipped: str = ""
     """A pattern of names of tensors that are no part of what is served, like those of a vision tower."""
+    rotated: bool = True
+    """Whether the image has the hidden state in another basis, which int8 suits better. All that reads it has to be a
+    matrix behind an RMS norm of it, and all that adds to it a matrix: no norm between, and no multiplier by channel."""
     variants: tuple[LayerFacts, ...] = ()
     layer_kinds: tuple[int, ...] = ()
 

@@ -4,6 +4,8 @@
     page 1        DRAM image (see dram.py)
     behind it     embedding rows [vocab_size, hidden_size], float16, bfloat16 or float32, whichever loses nothing
 
+Where the family allows it (`ModelFacts.rotated`), matrices that read or write the hidden state are in another basis,
+see rotation.py; the kept embedding is not.
 It is written once per checkpoint and layout under a temporary name, synced and renamed.
 """
 
@@ -27,10 +29,11 @@ from npuserve.models.facts import LayerFacts, ModelFacts
 from npuserve.program.dram import DIRECTORY_WORDS, PAGE, DramLayout, Matrix
 from npuserve.program.embedding import EXACT_CANDIDATES, FALLBACK, holds, narrow
 from npuserve.program.geometry import WORD
+from npuserve.program.rotation import Rotation
 from npuserve.quant import int8
 
 MAGIC = "npuserve image"
-VERSION = 1
+VERSION = 2
 HEAD_ROWS_AT_ONCE = 4096
 DERIVED = r".*rotary_emb\.inv_freq|rope_freqs\.weight|rope_factors_(long|short)\.weight"
 """Tensors whose values follow from the configuration."""
@@ -143,6 +146,7 @@ class _Writer:
     def __init__(self, checkpoint: Checkpoint, facts: ModelFacts, dram: DramLayout) -> None:
         self.checkpoint, self.facts, self.dram = checkpoint, facts, dram
         self.geometry = dram.geometry
+        self._rotation = Rotation(facts.hidden_size) if facts.rotated else None
         self._used: set[str] = set()
 
     def pieces(self, embedding_dtype: np.dtype[np.generic]) -> Iterator[tuple[int, NDArray[np.generic]]]:
@@ -150,7 +154,7 @@ class _Writer:
             yield from self._layer(layer)
         if self.dram.directory_bytes:
             yield self.dram.directory, self._directory()
-        yield self.dram.final_norm, self._padded(self.facts.final_norm)
+        yield self.dram.final_norm, self._norm(self.facts.final_norm)
         yield from self._rows(self.facts.embedding if self.facts.tied_head else self.facts.head, self.dram.head)
         for start, rows in self._embedding_rows():
             at = self.dram.image_bytes + start * self.facts.hidden_size * embedding_dtype.itemsize
@@ -200,21 +204,18 @@ class _Writer:
         facts, layer = self.facts.kinds[kind], self.dram.kinds[kind]
         names, prefix = facts.names, self.facts.layer_prefix.format(index)
         yield base, self._layer_vectors(prefix, facts)
-        inputs = self._stacked([(prefix + name, rows) for name, rows in facts.inputs], facts.hidden_size)
+        inputs = self._reading([(prefix + name, rows) for name, rows in facts.inputs], prefix + names.input_norm)
         if not facts.qk_norm:
             inputs[: facts.num_heads * facts.head_dim] *= np.float32(_score_scale(facts))
         yield from self._matrix(base, layer.qkv, inputs)
-        yield from self._matrix(
-            base, layer.o, self._weights(prefix + names.o, facts.hidden_size, layer.geometry.attention_size)
-        )
+        yield from self._matrix(base, layer.o, self._writing(prefix + names.o, layer.geometry.attention_size))
         halves = [(prefix + name, facts.intermediate_size) for name in (names.gate, names.up)]
-        yield from self._matrix(base, layer.gate_up, self._stacked(halves, facts.hidden_size))
-        down = self._weights(prefix + names.down, facts.hidden_size, facts.intermediate_size)
-        yield from self._matrix(base, layer.down, down)
+        yield from self._matrix(base, layer.gate_up, self._reading(halves, prefix + names.post_norm))
+        yield from self._matrix(base, layer.down, self._writing(prefix + names.down, facts.intermediate_size))
 
     def _layer_vectors(self, prefix: str, facts: LayerFacts) -> NDArray[np.float32]:
         names, scale = facts.names, np.float32(_score_scale(facts))
-        parts = [self._padded(prefix + names.input_norm), self._padded(prefix + names.post_norm)]
+        parts = [self._norm(prefix + names.input_norm), self._norm(prefix + names.post_norm)]
         if names.q_norm and names.k_norm:
             q_norm = self._tensor(prefix + names.q_norm, facts.head_dim)
             parts += [q_norm * scale, self._tensor(prefix + names.k_norm, facts.head_dim)]
@@ -224,7 +225,8 @@ class _Writer:
                 biases[0] = biases[0] * scale
             parts += biases
         if facts.o_bias:
-            parts.append(self._bias(prefix + names.o, facts.hidden_size))
+            bias = self._bias(prefix + names.o, facts.hidden_size)
+            parts.append(self._rotation.vector(bias) if self._rotation else bias)
         if facts.conv_taps:
             parts.append(self._taps(f"{prefix}{names.conv}.weight", facts))
             if facts.qkv_bias:
@@ -238,9 +240,23 @@ class _Writer:
             self._tensor(name, facts.hidden_size, *channels, facts.conv_taps).reshape(facts.hidden_size, -1).T.ravel()
         )
 
-    def _padded(self, name: str) -> NDArray[np.float32]:
-        """A vector of the hidden size, with zeros up to whole blocks."""
-        return np.pad(self._tensor(name, self.facts.hidden_size), (0, self.geometry.hidden - self.facts.hidden_size))
+    def _norm(self, name: str) -> NDArray[np.float32]:
+        """A norm's weight with zeros up to whole blocks; ones where it is folded into the matrices behind it."""
+        weight = self._tensor(name, self.facts.hidden_size)
+        return np.pad(np.ones_like(weight) if self._rotation else weight, (0, self.geometry.hidden - len(weight)))
+
+    def _reading(self, parts: Sequence[tuple[str, int]], norm: str) -> NDArray[np.float32]:
+        """Stacked matrices that read the hidden state behind a norm."""
+        return self._behind(norm, self._stacked(parts, self.facts.hidden_size))
+
+    def _behind(self, norm: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows that the normed hidden state is multiplied with."""
+        return self._rotation.rows(rows, self._tensor(norm, self.facts.hidden_size)) if self._rotation else rows
+
+    def _writing(self, name: str, num_columns: int) -> NDArray[np.float32]:
+        """A matrix whose product is added to the hidden state."""
+        weights = self._weights(name, self.facts.hidden_size, num_columns)
+        return self._rotation.columns(weights) if self._rotation else weights
 
     def _bias(self, name: str, size: int) -> NDArray[np.float32]:
         return self._tensor(f"{name}.bias", size)
@@ -282,11 +298,11 @@ class _Writer:
         yield base + matrix.scales, scales
 
     def _rows(self, name: str, matrix: Matrix) -> Iterator[tuple[int, NDArray[np.generic]]]:
-        """A matrix that is too large to hold in fp32 at once."""
+        """The head, which is too large to hold in fp32 at once."""
         self._expect(name, (matrix.n, self.facts.hidden_size))
         for start in range(0, matrix.n, HEAD_ROWS_AT_ONCE):
             rows = self.checkpoint.tensor_rows(name, start, min(start + HEAD_ROWS_AT_ONCE, matrix.n))
-            packed, scales = int8.pack(self._finite(name, rows))
+            packed, scales = int8.pack(self._behind(self.facts.final_norm, self._finite(name, rows)))
             yield matrix.weights + start * matrix.row_stride, packed
             yield matrix.scales + start * matrix.blocks * WORD, scales
 

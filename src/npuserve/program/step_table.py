@@ -12,6 +12,7 @@ from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout, KvLayout
 from npuserve.program.embedding import widen
 from npuserve.program.geometry import ATTENTION_BLOCK, WORD
 from npuserve.program.kernels.registers import SegmentWord
+from npuserve.program.rotation import Rotation
 from npuserve.program.tmem import Shape
 
 VISIBLE, HIDDEN = np.float32(-0.0), np.float32(-np.inf)
@@ -57,6 +58,7 @@ class StepTable:
     def __init__(self, dram: DramLayout, embedding: NDArray[np.generic]) -> None:
         self._dram, self._embedding = dram, embedding
         facts = dram.geometry.facts
+        self._rotation = Rotation(facts.hidden_size) if facts.rotated else None
         rotations = [_angles(facts, dram.geometry.positions) for facts in dram.geometry.rotaries]
         self._angles = np.concatenate(rotations, axis=1) if rotations else None
         layers = range(facts.num_layers)
@@ -75,12 +77,17 @@ class StepTable:
         mask = geometry.hidden + geometry.rotary_words
         columns = shape.mask_blocks * ATTENTION_BLOCK
         table = np.zeros((len(tokens), mask + columns), np.float32)
-        table[:, :size] = widen(self._embedding[tokens])
+        table[:, :size] = self._hidden(tokens)
         if self._angles is not None:
             table[:, geometry.hidden : mask] = self._angles[positions]
         visible = self._columns[None, :columns] <= (positions - masks_from)[:, None]
         table[:, mask:] = np.where(visible, VISIBLE, HIDDEN)
         return table.view(np.uint8).reshape(-1)
+
+    def _hidden(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The embedding in the basis of the image."""
+        rows = widen(self._embedding[tokens])
+        return self._rotation.rows(rows) if self._rotation else rows
 
     def segments(self, segments: Sequence[Segment]) -> NDArray[np.uint8]:
         """The segment words of every layer, bytes, [layers][segments][16]."""

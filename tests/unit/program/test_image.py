@@ -15,6 +15,7 @@ from npuserve.program.dram import PAGE, DramLayout, Matrix
 from npuserve.program.embedding import widen
 from npuserve.program.geometry import Geometry
 from npuserve.program.image import Image, build_image, open_image
+from npuserve.program.rotation import Rotation
 from npuserve.quant import int8
 from tiny_checkpoint import Tensors, random_tensors, tiny_config, write_checkpoint
 
@@ -50,21 +51,24 @@ def assert_close(got: NDArray[np.float32], expected: NDArray[np.float32]) -> Non
 
 
 def test_weights_stand_where_the_layout_says(tmp_path: Path) -> None:
-    config = tiny_config()
-    tensors = random_tensors(config)
+    """Norms are folded into what reads the hidden state, and all of it is in the rotated basis."""
+    tensors = random_tensors(tiny_config())
     checkpoint, dram = prepared(tmp_path, tensors)
     image = build(tmp_path, checkpoint, dram)
     assert image.image_bytes == dram.image_bytes
-    memory = dram_of(image)
-    assert_close(unpacked(memory, dram.head, 96), tensors["lm_head.weight"])
+    memory, rotation = dram_of(image), Rotation(96)
+    assert_close(
+        unpacked(memory, dram.head, 96), rotation.rows(tensors["lm_head.weight"], tensors["model.norm.weight"])
+    )
     norm = memory[dram.final_norm :].view(np.float32)[: dram.geometry.hidden]
-    np.testing.assert_array_equal(norm, np.pad(tensors["model.norm.weight"], (0, 32)))
+    assert norm.tolist() == [1.0] * 96 + [0.0] * 32
     layer = memory[dram.layer.stride :]
     prefix = "model.layers.1."
-    gate_up = [tensors[f"{prefix}mlp.{name}_proj.weight"] for name in ("gate", "up")]
-    assert_close(unpacked(layer, dram.layer.gate_up, 96), np.concatenate(gate_up))
-    assert_close(unpacked(layer, dram.layer.o, 192), tensors[f"{prefix}self_attn.o_proj.weight"])
-    assert_close(unpacked(layer, dram.layer.down, 160), tensors[f"{prefix}mlp.down_proj.weight"])
+    gate_up = np.concatenate([tensors[f"{prefix}mlp.{name}_proj.weight"] for name in ("gate", "up")])
+    post_norm = tensors[f"{prefix}post_attention_layernorm.weight"]
+    assert_close(unpacked(layer, dram.layer.gate_up, 96), rotation.rows(gate_up, post_norm))
+    assert_close(unpacked(layer, dram.layer.o, 192), rotation.columns(tensors[f"{prefix}self_attn.o_proj.weight"]))
+    assert_close(unpacked(layer, dram.layer.down, 160), rotation.columns(tensors[f"{prefix}mlp.down_proj.weight"]))
 
 
 def test_the_score_scale_stands_in_the_weights_of_q(tmp_path: Path) -> None:
@@ -73,16 +77,17 @@ def test_the_score_scale_stands_in_the_weights_of_q(tmp_path: Path) -> None:
     qkv = unpacked(dram_of(build(tmp_path, checkpoint, dram)), dram.layer.qkv, 96)
     q, k, v = (tensors[f"model.layers.0.self_attn.{name}_proj.weight"] for name in "qkv")
     scale = np.float32(np.log2(np.e) / np.sqrt(32))
-    assert_close(qkv[:192], q * scale)
-    assert_close(qkv[192:], np.concatenate([k, v]))
+    norm = tensors["model.layers.0.input_layernorm.weight"]
+    assert_close(qkv, Rotation(96).rows(np.concatenate([q * scale, k, v]), norm))
 
 
-def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
+def test_a_tied_head_is_the_embedding_behind_the_last_norm(tmp_path: Path) -> None:
     config = tiny_config(tie_word_embeddings=True)
     tensors = random_tensors(config)
     checkpoint, dram = prepared(tmp_path, tensors, tie_word_embeddings=True)
     image = build(tmp_path, checkpoint, dram)
-    assert_close(unpacked(dram_of(image), dram.head, 96), tensors["model.embed_tokens.weight"])
+    expected = Rotation(96).rows(tensors["model.embed_tokens.weight"], tensors["model.norm.weight"])
+    assert_close(unpacked(dram_of(image), dram.head, 96), expected)
 
 
 @pytest.mark.parametrize(

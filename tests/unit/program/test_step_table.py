@@ -9,6 +9,7 @@ from npuserve.models.registry import model_facts
 from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout
 from npuserve.program.geometry import Geometry
 from npuserve.program.kernels.registers import SegmentWord
+from npuserve.program.rotation import Rotation
 from npuserve.program.step_table import Segment, StepTable, segments_of
 from npuserve.program.tmem import Shape
 from tiny_checkpoint import tiny_config
@@ -67,7 +68,7 @@ def records(
 def test_a_record_begins_with_the_embedding_and_zeros(dtype: type[np.generic]) -> None:
     step_table, embedding = table(dtype)
     rows = records(step_table, [7, 299], [0, 1], [0, 0], Shape(2, 0, 2))
-    np.testing.assert_array_equal(rows[:, :96], embedding[[7, 299]].astype(np.float32))
+    np.testing.assert_array_equal(rows[:, :96], Rotation(96).rows(embedding[[7, 299]].astype(np.float32)))
     assert not rows[:, 96:HIDDEN].any()
 
 
