@@ -1,6 +1,7 @@
 """One client's connection: bounds on what comes before a request has a route, and refusals that are JSON."""
 
 import asyncio
+import contextlib
 from typing import Any, cast
 
 import httptools
@@ -153,12 +154,18 @@ class _Transport:
     def is_closing(self) -> bool:
         return self._lingers or self._transport.is_closing()
 
+    def write(self, data: bytes) -> None:
+        """Nothing for a client that has been told its last."""
+        if not self.is_closing():
+            self._transport.write(data)
+
     def close(self) -> None:
         if self.is_closing() or not self._connection.expects_more:
             self._transport.close()
             return
         self._lingers = True
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with contextlib.suppress(OSError):  # the client has gone meanwhile
+                self._transport.write_eof()
         self._transport.resume_reading()
         self._connection.loop.call_later(LINGER_S, self._transport.close)
