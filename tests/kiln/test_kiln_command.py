@@ -1,6 +1,10 @@
 """kiln-serve as a command: banner, signals, exit statuses, modes."""
 
+import os
+import shutil
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -99,3 +103,74 @@ def test_an_unknown_option_exits_2(tmp_path: Path) -> None:
     done = finished(write_config(tmp_path / "config.ini"), "--modell", "x")
     assert done.returncode == 2
     assert "see kiln-serve --help" in done.stderr
+
+
+def test_an_idle_server_is_small(runtime_of: Callable[[str], Path], tmp_path: Path) -> None:
+    model = write_model(tmp_path / "Qwen3-0.6B.rkllm", words("all is well"))
+    config = write_config(tmp_path / "config.ini", llm={"model": model, "library": runtime_of("1.3")})
+    with kiln_serve(config) as server:
+        body = {"messages": [{"role": "user", "content": "Hi"}]}
+        assert httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        resident_kb = int(status.split("VmRSS:")[1].split()[0])
+    assert resident_kb < 120_000
+
+
+def test_starting_imports_no_vision_runtime_and_no_oracle() -> None:
+    late = {"torch", "transformers", "onnxruntime", "PIL", "rknnlite", "huggingface_hub"}
+    program = f"import sys, npuserve.cli.kiln_parts\nprint(sorted({late!r} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment(), check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_the_doctor_examines_what_the_command_would_use(runtime_of: Callable[[str], Path], tmp_path: Path) -> None:
+    llm = {"model": write_model(tmp_path / "m.rkllm"), "library": runtime_of("1.2")}
+    config = write_config(tmp_path / "config.ini", llm=llm)
+    done = subprocess.run(
+        [sys.executable, "-m", "npuserve.cli.kiln_serve", "doctor", "--config", str(config), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
+    assert f"pass  librkllmrt: {runtime_of('1.2')}, layout 1.2" in done.stdout
+    assert "FAIL  board: this is no Rockchip board" in done.stdout
+    assert done.returncode == 1
+
+
+def test_systemd_is_told_when_the_server_listens(runtime_of: Callable[[str], Path], tmp_path: Path) -> None:
+    llm = {"model": write_model(tmp_path / "m.rkllm"), "library": runtime_of("1.2")}
+    config = write_config(tmp_path / "config.ini", llm=llm)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unit:
+        unit.bind(str(tmp_path / "notify"))
+        unit.settimeout(30)
+        with kiln_serve(config, extra={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as server:
+            assert unit.recv(500).decode() == f"READY=1\nSTATUS=listening on {server.url}"
+
+
+@pytest.mark.slow
+def test_it_installs_and_starts_without_a_compiler(runtime_of: Callable[[str], Path], tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    shutil.copytree(root / "src", tmp_path / "project/src", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(root / "csrc", tmp_path / "project/csrc")
+    for name in ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE"):
+        shutil.copy(root / name, tmp_path / "project" / name)
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=120)
+    none = {"CC": "/bin/false", "CXX": "/bin/false", "PYTHONPATH": ""}
+    pip = [str(tmp_path / "venv/bin/pip"), "install", "--quiet", str(tmp_path / "project")]
+    subprocess.run(pip, check=True, timeout=600, env={**os.environ, **none})
+    llm = {"model": write_model(tmp_path / "m.rkllm"), "library": runtime_of("1.2")}
+    config = write_config(tmp_path / "config.ini", llm=llm)
+    arguments = ["--config", str(config), "--host", "127.0.0.1", "--port", "0"]
+    with subprocess.Popen(
+        [str(tmp_path / "venv/bin/kiln-serve"), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **none},
+    ) as process:
+        assert process.stdout is not None
+        assert any("listening on" in line for line in iter(process.stdout.readline, ""))
+        process.terminate()
+    assert process.returncode == 0

@@ -8,6 +8,7 @@ from npuserve.cli.kiln_models import discover, served_names
 from npuserve.cli.kiln_settings import KilnSettings
 from npuserve.cli.kiln_vision import load_vision_service
 from npuserve.cli.serving import http_settings
+from npuserve.drivers.heap import trim_heap
 from npuserve.engine.base import AnyEngine
 from npuserve.engine.idle_engine import IdleEngine
 from npuserve.errors import CheckpointError, ConfigError, NpuserveError
@@ -57,6 +58,7 @@ def load_parts(settings: KilnSettings, router: EventRouter) -> KilnParts:
         )
     for fault in faults:
         _tell(f"warning: {fault}; going on without it")
+    trim_heap()
     return parts
 
 
