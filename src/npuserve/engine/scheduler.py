@@ -134,7 +134,7 @@ class Scheduler:
 
     def admit(self, now_s: float) -> list[Admission]:
         """End a turn that is over and give free slots away, so that none lies idle while somebody waits."""
-        self._end_turns()
+        self._end_turns(now_s)
         admitted = []
         while self._slots.num_free and (sequence := self._line.pop(len(self._running))) is not None:
             num_stored = self._num_stored(sequence) if self._num_stored else None
@@ -196,7 +196,10 @@ class Scheduler:
 
     def contexts(self) -> list[tuple[int, Context]]:
         """What the slots hold, as (slot, context): those in use first."""
-        busy = [(s.slot, Context(s.tokens, s.num_computed, s.request.cache_salt)) for s in self._running]
+        busy = [
+            (s.slot, Context(s.tokens, s.num_computed, s.request.cache_salt, s.admitted_s or 0.0))
+            for s in self._running
+        ]
         return [(slot, context) for slot, context in busy if slot is not None] + self._slots.contexts()
 
     def forget_contexts(self) -> None:
@@ -215,7 +218,7 @@ class Scheduler:
                 f"{len(self._alive)} alive are not {len(self._running)} running, {len(self._line)} waiting"
             )
 
-    def _end_turns(self) -> None:
+    def _end_turns(self, now_s: float) -> None:
         """Take the slot from a sequence that has had its rows, if somebody waits for it."""
         if not self._takes_turns:
             return
@@ -223,7 +226,7 @@ class Scheduler:
             is_over = sequence.num_rows_in_turn >= self._quantum and not sequence.is_restoring
             if is_over and self._line.has_next(len(self._running)):
                 self._running.remove(sequence)
-                self._release(sequence)
+                self._release(sequence, now_s)
                 self._line.pause(sequence)
 
     def _chunk(self, sequence: Sequence, num_spare: int) -> int:
@@ -231,9 +234,10 @@ class Scheduler:
         count = min(sequence.num_pending, self._chunk_size, num_spare)
         return min(count, PAGE_TOKENS - sequence.num_computed % PAGE_TOKENS) if self._stops_at_pages else count
 
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: Sequence, now_s: float) -> None:
         assert sequence.slot is not None, f"{sequence.id} has no slot"
-        self._slots.release(sequence.slot, sequence.tokens[: sequence.num_computed], sequence.request.cache_salt)
+        warm = sequence.tokens[: sequence.num_computed]
+        self._slots.release(sequence.slot, warm, sequence.request.cache_salt, now_s)
         sequence.slot = None
 
     def _append(self, sequence: Sequence, token: int, now_s: float) -> Event:
@@ -273,7 +277,7 @@ class Scheduler:
             self._line.remove(sequence)
         else:
             self._running.remove(sequence)
-            self._release(sequence)
+            self._release(sequence, now_s)
         logprobs, prompt_logprobs = sequence.take_logprobs()
         return Event(
             sequence.id,

@@ -11,11 +11,12 @@ _STRETCH = 128
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The first `num_tokens` of `tokens`, run under `salt`, as a slot holds them."""
+    """The first `num_tokens` of `tokens`, run under `salt`, as a slot holds them; it changed hands at `since_s`."""
 
     tokens: Sequence[int] = ()
     num_tokens: int = 0
     salt: str = ""
+    since_s: float = 0.0
 
 
 class Acquired(NamedTuple):
@@ -70,12 +71,12 @@ class SlotTable:
         context = self._free.pop(slot).context
         return Acquired(slot, common[slot], context if context.num_tokens > common[slot] else None)
 
-    def release(self, slot: int, tokens: Sequence[int], salt: str) -> None:
-        """Give `slot` back, holding `tokens` from position 0 on (none when its content is unknown)."""
+    def release(self, slot: int, tokens: Sequence[int], salt: str, now_s: float = 0.0) -> None:
+        """Give `slot` back now, holding `tokens` from position 0 on (none when its content is unknown)."""
         assert 0 <= slot < self._num_slots, f"slot {slot} is not one of 0..{self._num_slots - 1}"
         assert slot not in self._free, f"slot {slot} was released twice"
         self._num_releases += 1
-        self._free[slot] = _FreeSlot(Context(tuple(tokens), len(tokens), salt), self._num_releases)
+        self._free[slot] = _FreeSlot(Context(tuple(tokens), len(tokens), salt, now_s), self._num_releases)
 
     def contexts(self) -> list[tuple[int, Context]]:
         """What the free slots hold, as (slot, context), the one freed last first."""

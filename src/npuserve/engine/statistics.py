@@ -55,7 +55,7 @@ class Statistics:
         busy = tuple(_busy_slot(sequence, now_s) for sequence in scheduler.running)
         taken = {slot.slot for slot in busy}
         warm = [
-            SlotStats(slot, "", context.num_tokens, 0.0, "warm")
+            SlotStats(slot, "", context.num_tokens, now_s - context.since_s, "warm")
             for slot, context in scheduler.contexts()
             if slot not in taken
         ]

@@ -12,7 +12,7 @@ SlotState = Literal["restoring", "prefill", "decode", "warm"]
 class SlotStats:
     """One slot: whose it is, how many tokens it holds, seconds since it was given away.
 
-    A `warm` one has no owner, and no age that is known.
+    A `warm` one has no owner; its age counts from when it was let go.
     """
 
     slot: int

@@ -167,6 +167,21 @@ def test_a_long_prompt_stalls_a_stream_by_one_chunk_at_most(mixed: bool) -> None
     assert all(here or after for here, after in pairwise(waits))
 
 
+def test_in_turns_too_a_long_prompt_stalls_a_stream_by_one_chunk_at_most() -> None:
+    device, replies, store = Watched(recurrent=True), Replies(), store_for(Watched(recurrent=True))
+    with running(device, replies, EngineSettings(quantum=4), store) as engine:
+        engine.submit(greedy("stream", [1, 2, 3], 500))
+        replies.wait_for_tokens("stream", 5)
+        engine.submit(greedy("long", [*PROMPT, *PROMPT[:200]], 1))
+        assert replies.final("long").finish is FinishReason.LENGTH
+        engine.cancel("stream")
+    steps = [len(slots) for what, slots in device.log if what == "step"]
+    chunks = [at for at, size in enumerate(steps[1:], 1) if size > 1]
+    assert len(chunks) == 10
+    # Between two chunks of the prompt the stream has its turn, be it cut short by the end of a page.
+    assert all(after - before >= 2 for before, after in pairwise(chunks))
+
+
 def test_saving_takes_two_pages_between_two_steps_at_most() -> None:
     device, replies, store = Watched(), Replies(), store_for(Watched())
     with running(device, replies, store=store) as engine:
@@ -298,6 +313,7 @@ def test_stats_tell_slots_rates_and_the_store() -> None:
         wait_until(lambda: store.stats().ram.entries == 6)
         stats = engine.stats()
     assert [(slot.slot, slot.num_tokens, slot.state) for slot in stats.warm_slots] == [(0, 407, "warm")]
+    assert 0 < stats.warm_slots[0].age_s < stats.uptime_s
     assert (stats.slots, stats.num_running, stats.stalled_s) == ((), 0, 0.0)
     assert stats.store is not None
     assert (stats.store.ram.entries, stats.store.disk) == (6, None)
