@@ -77,8 +77,8 @@ void Machine::map_file(const std::string& path, uint64_t offset, uint64_t size, 
 
 void Machine::load(const uint8_t* words, size_t num_instructions) {
   if (num_instructions > config_.imem_instructions) {
-    throw std::invalid_argument("the program has " + std::to_string(num_instructions) + " instructions, but IMEM holds " +
-                                std::to_string(config_.imem_instructions));
+    throw std::invalid_argument("the program has " + std::to_string(num_instructions) +
+                                " instructions, but IMEM holds " + std::to_string(config_.imem_instructions));
   }
   program_ = programs_.get(words, num_instructions);
 }

@@ -68,7 +68,8 @@ void Machine::mm(const Instruction& in) {
   if ((rescale || (in.flags & kMmRmax)) && rows > config_.mcols) {
     fault("MM RMAX or ASCALE of %u rows, but MCOLS is %u", rows, config_.mcols);
   }
-  if (const uint64_t chunks = key.row_bytes(config_.depth) / config_.depth; rows > config_.mcols && chunks > kChunkFifo) {
+  const uint64_t chunks = key.row_bytes(config_.depth) / config_.depth;
+  if (rows > config_.mcols && chunks > kChunkFifo) {
     fault("MM of %llu chunks streamed more than once, but the chunk FIFO holds %u",
           static_cast<unsigned long long>(chunks), kChunkFifo);
   }

@@ -105,7 +105,8 @@ void ShadowStore::clear() {
 // Rows that overlap each other have no single place in the packed form; only int8 is ever written by programs.
 bool ShadowStore::trackable(const MatrixKey& key) const {
   const uint64_t row_bytes = key.row_bytes(depth_);
-  return key.format == kInt8 && key.stride >= row_bytes && (key.unit || (key.scale_stride >= key.num_blocks * 4 && key.scale_stride % 4 == 0)) &&
+  const bool scales_apart = key.scale_stride >= key.num_blocks * 4 && key.scale_stride % 4 == 0;
+  return key.format == kInt8 && key.stride >= row_bytes && (key.unit || scales_apart) &&
          key.num_rows * row_bytes <= kMaxTrackedBytes;
 }
 
@@ -195,7 +196,8 @@ void ShadowStore::apply_data(const WrittenRows& rows, const Dram& dram, Matrix& 
   const int64_t kept = (int64_t{key.num_blocks} - 1) * depth + matrix.layout.last_columns;
   for (int64_t column = begin_quad * 4; column < end_column; column += 4) {
     const uint8_t* source = dram.data() + key.data + column;
-    uint8_t* target = matrix.packed + column / depth * matrix.layout.block_bytes() + kScaleBytes + column % depth * kGroup;
+    uint8_t* block = matrix.packed + column / depth * matrix.layout.block_bytes();
+    uint8_t* target = block + kScaleBytes + column % depth * kGroup;
     for (int64_t n = begin_row; n < end_row; ++n) {
       uint32_t quad;
       std::memcpy(&quad, source + n * stride, sizeof quad);

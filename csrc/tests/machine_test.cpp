@@ -110,7 +110,8 @@ Words control(Random& random, uint32_t program_size) {
     case 4:
       return {word0(kWaitw, random, 2), dram(random, 4), tmem(random), below(random, 2), 0};
     case 5:
-      return {word0(kGather, random, 0), tmem(random), tmem(random), (1 + below(random, 5)) | (1 + below(random, 90)) << 16,
+      return {word0(kGather, random, 0), tmem(random), tmem(random),
+              (1 + below(random, 5)) | (1 + below(random, 90)) << 16,
               stride(random, 90), stride(random, 90)};
     case 6:
       return {one_in(random, 20) ? kHalt | below(random, 2) << 24 | below(random, program_size) << 8 : uint32_t{kBar}};
