@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-class Fault(Exception): ...
+class Fault(Exception): ...  # noqa: N818 - as MachineFault
 
 def kernel_sets() -> list[str]: ...
 
