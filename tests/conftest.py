@@ -1,6 +1,11 @@
 """Options of the whole test run."""
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more about the machine's other work than about the code.
+settings.register_profile("npuserve", deadline=None)
+settings.load_profile("npuserve")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

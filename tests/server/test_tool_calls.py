@@ -125,8 +125,7 @@ def test_streamed_call_gives_its_name_first_and_then_its_arguments(family: str) 
 def test_only_one_call_without_parallel_ones(family: str) -> None:
     with talking(TWO[family], template=of_family(family)) as client:
         choice = ask(client, parallel_tool_calls=False).choices[0]
-    assert len(choice.message.tool_calls) >= 1
-    assert choice.message.tool_calls[0].function.name == "get_weather"
+    assert calls_of(choice.message) == [("get_weather", ARGUMENTS)]
     assert choice.finish_reason == "tool_calls"
 
 

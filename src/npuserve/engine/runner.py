@@ -89,11 +89,15 @@ def _follow(sequence: Sequence, count: int, logits: NDArray[np.float32]) -> int 
 
 
 def _note_prompt(sequence: Sequence, count: int, logits: NDArray[np.float32]) -> None:
-    """Log probabilities of the prompt tokens that follow the rows just run; the row of the last one has none."""
+    """Log probabilities of the prompt tokens that follow the rows just run; the row of the last one has none.
+
+    Rows that were run again, after the sequence had left its slot, were noted before.
+    """
     prompt = sequence.request.prompt_ids
     start = sequence.num_computed + 1
+    num_noted = sequence.next_unnoted() - start
     following = prompt[start : start + count]
     if not np.isfinite(logits).all():
         raise DeviceError(f"the device gave logits that are not finite between position {start} and {start + count}")
-    for row, token in zip(logits, following, strict=False):
-        sequence.note_logprob(token_logprob(row, token, sequence.request.num_logprobs or 0), prompt=True)
+    for row, token in list(zip(logits, following, strict=False))[num_noted:]:
+        sequence.note_prompt_logprob(token_logprob(row, token, sequence.request.num_logprobs or 0))

@@ -29,6 +29,7 @@ class Sequence:
         self.first_token_s: float | None = None
         self._logprobs: list[TokenLogprob] = []
         self._prompt_logprobs: list[TokenLogprob] = []
+        self._num_prompt_noted = 0
 
     @property
     def id(self) -> str:
@@ -73,9 +74,18 @@ class Sequence:
         every = self.request.prompt_logprobs
         return [Row(self.slot, at, self.tokens[at], every or at == last) for at in range(start, start + count)]
 
-    def note_logprob(self, logprob: TokenLogprob, *, prompt: bool = False) -> None:
-        """Keep `logprob` for the next event: that of the token to come or, with `prompt`, of the next prompt token."""
-        (self._prompt_logprobs if prompt else self._logprobs).append(logprob)
+    def note_logprob(self, logprob: TokenLogprob) -> None:
+        """Keep that of the token to come for its event."""
+        self._logprobs.append(logprob)
+
+    def next_unnoted(self) -> int:
+        """Position of the first prompt token whose log probability is still to be noted."""
+        return self._num_prompt_noted + 1
+
+    def note_prompt_logprob(self, logprob: TokenLogprob) -> None:
+        """Keep that of the prompt token at `next_unnoted` for the first event."""
+        self._prompt_logprobs.append(logprob)
+        self._num_prompt_noted += 1
 
     def take_logprobs(self) -> tuple[tuple[TokenLogprob, ...], tuple[TokenLogprob, ...]]:
         """What was noted since the last call: of generated tokens, of prompt tokens."""

@@ -41,6 +41,8 @@ async def chat_choices(model: ServedModel, generation: Generation, turn: ChatTur
         return model.tokenizer.encode_rendered(rendered, shield)
 
     size = sum(len(message["content"]) for message in turn.messages)
+    if turn.tools is not None:
+        size += len(msgspec.json.encode(turn.tools.tools))
     prompt_ids = await encoded(model, size, encode)
     splits = model.splits_reasoning and turn.splits_reasoning
     features = Features(

@@ -1,4 +1,5 @@
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -7,8 +8,11 @@ from hypothesis import strategies as st
 
 from npuserve.core import Event, Request, SamplingParams, TokenLogprob
 from npuserve.devices.null import NullDevice
+from npuserve.engine import runner
 from npuserve.engine.engine import Engine
 from npuserve.engine.logprobs import token_logprob
+from npuserve.engine.scheduler import Scheduler
+from npuserve.engine.sequence import Sequence
 from npuserve.engine.settings import EngineSettings
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4)
@@ -107,3 +111,22 @@ def test_prompt_entries_do_not_depend_on_chunks_or_warm_slots(chunk_size: int, w
     entries = prompt_entries(prompt, chunk_size, warm=warm)
     assert len(entries) == len(prompt) - 1
     assert entries == prompt_entries(prompt, 64)
+
+
+def test_prompt_rows_run_again_are_noted_once() -> None:
+    """A sequence that lost its slot in the middle of its prompt goes back to where its state was saved."""
+    device = NullDevice(vocab_size=100)
+    scheduler = Scheduler(EngineSettings(chunk_size=4), device.capabilities)
+    sequence = Sequence(Request("r", tuple(range(10)), GREEDY, num_logprobs=0, prompt_logprobs=True))
+    scheduler.add(sequence)
+    scheduler.admit(0.0)
+    events: list[Event] = []
+    for step in range(4):
+        batch = scheduler.schedule()
+        events += scheduler.complete(batch, runner.run(device, batch, time.monotonic).tokens, 0.0)
+        if step == 1:
+            sequence.num_computed = 3
+    plain = run(
+        NullDevice(vocab_size=100), Request("r", tuple(range(10)), GREEDY, num_logprobs=0, prompt_logprobs=True)
+    )
+    assert events[0].prompt_logprobs == plain[0].prompt_logprobs

@@ -113,7 +113,7 @@ class ToolParser:
         body = self._body
         assert body is not None
         parts, rest = body.feed(text)
-        calls += [self._delta(part) for part in parts]
+        calls += [self._delta(part) for part in (parts if self._parallel else _first_call(parts))]
         if rest is None:
             return None
         self._body = None
@@ -144,3 +144,9 @@ class ToolParser:
             return None
         self._expects_end = False
         return text
+
+
+def _first_call(parts: list[Part]) -> list[Part]:
+    """The parts before a second name: a body read as a whole may hold several calls."""
+    names = [at for at, part in enumerate(parts) if part.name is not None]
+    return parts if len(names) < 2 else parts[: names[1]]
