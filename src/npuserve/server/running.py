@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 
@@ -15,6 +16,9 @@ from npuserve.server.state import ServerState
 from npuserve.server.tls import TlsFiles
 
 _FLUSH_S = 2
+# The event loop gives the interpreter away with every write to a socket and waits this long, at most, for the engine's
+# thread to give it back: with Python's own 5 ms, streams come in bursts.
+_SWITCH_INTERVAL_S = 0.0005
 
 
 def uvicorn_config(app: ASGIApp, *, tls: TlsFiles | None = None, access_log: bool = False) -> uvicorn.Config:
@@ -45,6 +49,7 @@ def run(
 ) -> None:
     """Serve `state` on `listener` from the main thread until SIGINT or SIGTERM; a second one exits at once."""
     config = uvicorn_config(create_app(state, hosts=hosts), tls=tls, access_log=access_log)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     _Server(config, state, on_listening).run(sockets=[listener])
 
 
