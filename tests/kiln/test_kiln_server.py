@@ -308,3 +308,27 @@ def test_the_common_options_work_in_the_file(start: Start, tmp_path: Path) -> No
     reply = httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
     assert content(reply) == "all is well"
     assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("tokenizer", [False, True])
+def test_what_needs_a_grammar_is_refused_and_tools_are_parsed(start: Start, tokenizer: bool) -> None:
+    call = '<tool_call>\n{"name": "get", "arguments": {"x": 1}}\n</tool_call>'
+    server, _ = start(words(call), tokenizer=tokenizer)
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    tools = [{"type": "function", "function": {"name": "get", "parameters": schema}}]
+    for fields in ({"response_format": {"type": "json_object"}}, {"tools": tools, "tool_choice": "required"}):
+        refused = chat(server, **fields)
+        assert refused.status_code == 400
+        assert "sampling = host" in refused.json()["error"]["message"]
+        assert refused.json()["error"]["param"] == next(reversed(fields))
+    choice = chat(server, tools=tools).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "get", "arguments": '{"x": 1}'}
+
+
+def test_output_ids_are_the_runtimes_token_ids(start: Start) -> None:
+    server, _ = start([(7, "al"), (8, "l is "), (9, b"\xe6\x9d"), (10, b"\xb1"), (11, "<"), (12, "b>")])
+    body = {"text": "Hi", "sampling_params": {"max_new_tokens": 50}}
+    reply = httpx.post(f"{server.url}/generate", json=body, timeout=60).json()
+    assert reply["text"] == "all is 東<b>"
+    assert reply["output_ids"] == [7, 8, 9, 10, 11, 12]

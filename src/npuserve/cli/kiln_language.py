@@ -107,6 +107,7 @@ def _facts(settings: KilnSettings, path: Path) -> RuntimeModelFacts:
         system_prompt=settings.system_prompt,
         think=settings.common.think,
         splits_reasoning=settings.common.reasoning_parser is not None,
+        samples_here=settings.sampling == "host",
     )
 
 

@@ -32,7 +32,7 @@ class RuntimeRun:
         self._token_bytes = token_bytes
         # Markers are ASCII or whole UTF-8 characters; matching is done on bytes, each as one Latin-1 character.
         self._stops = StopStrings([marker.encode().decode("latin-1") for marker in end_markers])
-        self._num_held = 0
+        self._held_ids: list[int] = []
         self._held = b""
         self._num_unmatched_bytes = 0
 
@@ -52,14 +52,14 @@ class RuntimeRun:
         if self._stops.found is not None:
             # The marker is the stop token; text before it in the same piece is part of the reply.
             return self.end(FinishReason.STOP, now_s, text=text, stop_token_id=piece.token_id)
-        self._num_held += 1
+        self._held_ids.append(piece.token_id)
         if self.num_generated >= sampling.max_tokens:
             return self.end(FinishReason.LENGTH, now_s, text=text)
         self._held += text
         self._num_unmatched_bytes += len(piece.text) - len(text)
         if self._num_unmatched_bytes:
             return None
-        return Event(self.id, self._ids(b"", piece.token_id))
+        return Event(self.id, self._ids(b""))
 
     def end(
         self,
@@ -82,11 +82,13 @@ class RuntimeRun:
         first_s = now_s if self.first_piece_s is None else self.first_piece_s
         return Timings(started_s - self.request.arrival_s, first_s - started_s, now_s - first_s)
 
-    def _ids(self, text: bytes, token_id: int = -1) -> tuple[int, ...]:
+    def _ids(self, text: bytes) -> tuple[int, ...]:
         """One id for each held piece; the last carries the text, as the token's own id when that says the same."""
         text = self._held + text
-        count, self._num_held, self._held = self._num_held, 0, b""
-        if not count:
+        tokens, self._held_ids, self._held = self._held_ids, [], b""
+        if not tokens:
             return ()
-        is_token = token_id >= 0 and self._token_bytes[token_id] == text
-        return (text_id(b""),) * (count - 1) + (token_id if is_token else text_id(text),)
+        last = tokens[-1]
+        is_token = last >= 0 and self._token_bytes[last] == text
+        empty = [text_id(b"", token_id) for token_id in tokens[:-1]]
+        return (*empty, last if is_token else text_id(text, last))

@@ -88,6 +88,9 @@ async def make_choices(
     if sampling.max_tokens == 0 and features.prompt_logprobs:
         sampling, only_prompt = replace(sampling, max_tokens=1), True
     if features.grammar is not None:
+        if model.unconstrained is not None:
+            param = features.grammar.param
+            raise RequestError(f"{param} cannot be enforced: {model.unconstrained}", param=param, code="unsupported")
         # What is complete must be able to end, whatever the client says about the end of the turn.
         sampling = replace(sampling, stop_token_ids=sampling.stop_token_ids | model.end_ids)
     choices: list[Choice] = []

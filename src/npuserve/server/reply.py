@@ -14,6 +14,7 @@ from npuserve.server.wire import FinishWord
 from npuserve.text.grammar_constraint import GrammarConstraint
 from npuserve.text.piece import NOTHING, Piece, TokenEntry
 from npuserve.text.pipeline import Pipeline
+from npuserve.text.text_ids import real_ids
 from npuserve.text.tools.call import CallDelta
 
 
@@ -110,7 +111,7 @@ class Choice:
 
     def _push(self, event: Event) -> Piece:
         if not self.pipeline.stopped:
-            self.token_ids += event.token_ids
+            self.token_ids += real_ids(event.token_ids)
         piece = self.pipeline.push(event.token_ids, event.logprobs)
         if event.finish is None:
             return piece

@@ -14,11 +14,14 @@ from npuserve.text.tokenizer import Tokenizer
 
 # No vocabulary is larger; what the ids of a locked-up tokenizer are checked against.
 UNKNOWN_VOCAB_SIZE = 1 << 20
+_UNCONSTRAINED = (
+    "the NPU's runtime chooses tokens by itself; set sampling = host in the [llm] section of the server's configuration"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeModelFacts:
-    """What the server's settings say of a model beside its files."""
+    """What the server's settings say of a model beside its files; `samples_here`: not in the runtime."""
 
     name: str
     context_length: int
@@ -26,6 +29,7 @@ class RuntimeModelFacts:
     system_prompt: str | None = None
     think: bool = False
     splits_reasoning: bool = False
+    samples_here: bool = False
 
 
 def runtime_model(
@@ -59,5 +63,6 @@ def runtime_model(
         defaults=facts.defaults,
         think=facts.think,
         splits_reasoning=facts.splits_reasoning,
+        unconstrained=None if facts.samples_here else _UNCONSTRAINED,
     )
     return model, RuntimeTexts(end_markers, end_ids, tokenizer.token_bytes)

@@ -25,7 +25,8 @@ class ServedModel:
     """The one model that is served, as its clients see it.
 
     `vocab_size` is the width of the logits, `end_ids` the tokens that end a turn, `think` the default of templates
-    that can think. With `splits_reasoning` thoughts are told from the reply.
+    that can think. With `splits_reasoning` thoughts are told from the reply. `unconstrained` says why replies cannot be
+    held to a grammar, with the remedy; None where they can.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ServedModel:
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     think: bool = False
     splits_reasoning: bool = False
+    unconstrained: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     grammars: GrammarCompiler = field(init=False)
     tool_format: ToolFormat = field(init=False)

@@ -1,10 +1,10 @@
 """Text in the place of token ids, for runtimes that keep their tokenizer to themselves.
 
-The engine's vocabulary carries token ids. A text id is an integer that is its own text: it is above every real token
-id, and nobody has to remember it.
+The engine's vocabulary carries token ids. A text id is an integer that is its own text, with the token's real id, where
+the runtime told one, in its low half: it is above every real token id, and nobody has to remember it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import tokenizers
 
@@ -14,9 +14,14 @@ from npuserve.text.token_bytes import TokenBytes
 _FIRST = 1 << 32
 
 
-def text_id(text: bytes) -> int:
-    """The id that stands for `text`."""
-    return int.from_bytes(b"\x01" + text, "big") * _FIRST
+def text_id(text: bytes, token_id: int = 0) -> int:
+    """The id that stands for `text`, which is what the token `token_id` gave; -1 where that is not known."""
+    return int.from_bytes(b"\x01" + text, "big") * _FIRST + max(token_id, 0)
+
+
+def real_ids(token_ids: Sequence[int]) -> Sequence[int]:
+    """The same with real ids in the place of text ids, as clients may see them."""
+    return [token_id % _FIRST for token_id in token_ids]
 
 
 def text_of(token_id: int) -> bytes | None:

@@ -93,7 +93,7 @@ def test_a_reply_carries_the_runtimes_text_and_the_tokens_own_ids(desk: Callable
     assert text == b"all well"
     assert last.finish is FinishReason.STOP
     # The second token's text was told in two parts: the ids stand for what was said, one for each callback.
-    assert ids == [5, text_id(b" we"), text_id(b"ll")]
+    assert ids == [5, text_id(b" we", 6), text_id(b"ll", 6)]
 
 
 def test_the_prompt_goes_down_as_text_or_as_token_ids(desk: Callable[..., Desk]) -> None:
