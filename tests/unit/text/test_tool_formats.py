@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npuserve.text.tools.formats import FUNCTION_GEMMA, GEMMA, HERMES, LFM2, LLAMA, ToolFormat, format_of
+from npuserve.text.tools.call import ToolCall
+from npuserve.text.tools.formats import FORMATS, FUNCTION_GEMMA, GEMMA, HERMES, LFM2, LLAMA, ToolFormat, format_of
 from npuserve.text.tools.literal import LiteralError, LiteralReader
 from npuserve.text.tools.written_calls import gemma_calls, python_calls
 
@@ -87,6 +88,20 @@ def test_what_is_json_already_stays_byte_for_byte(name: str, arguments: dict[str
     ):
         assert calls is not None
         assert calls[0].arguments == text
+
+
+@given(words, st.dictionaries(words, values, max_size=4))
+def test_written_calls_are_read_back(name: str, arguments: dict[str, object]) -> None:
+    calls = [ToolCall(name, json.dumps(arguments)), ToolCall("other", "{}")]
+    for form in FORMATS:
+        one_by_one = [calls[:1], calls] if form is not LLAMA else [calls[:1]]
+        for some in one_by_one:
+            parser = form.parser(frozenset({name, "other"}), parallel=True)
+            _, deltas = parser.push(form.written(some))
+            parser.finish()
+            assert [delta.name for delta in deltas if delta.name] == [call.name for call in some]
+            said = "".join(delta.arguments for delta in deltas if delta.number == 0)
+            assert json.loads(said) == arguments
 
 
 @given(st.text(alphabet="[](){}'\"\\,=:ab1-.eN<>\n\ud800", max_size=40))

@@ -7,7 +7,7 @@ from functools import partial
 from npuserve.text.tools.bodies import Body, JsonBody, WholeBody
 from npuserve.text.tools.call import ToolCall
 from npuserve.text.tools.parser import ToolParser
-from npuserve.text.tools.written_calls import gemma_calls, python_calls
+from npuserve.text.tools.written_calls import gemma_calls, python_calls, python_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class ToolFormat:
 
     `marks` are the templates' words that give the format away. `body` makes what reads a call, given the names that
     may be called. `bare` calls need no `begin`. `delimiters` are further tags inside a call. Calls follow each other
-    with `between`, None where only one can be made at a time.
+    with `between`, None where only one can be made at a time. A family whose models write calls in a way that a grammar
+    cannot hold to a schema has `inside`, which writes what they would put between the tags.
     """
 
     name: str
@@ -28,6 +29,7 @@ class ToolFormat:
     between: str | None = "\n"
     bare: bool = False
     delimiters: tuple[str, ...] = ()
+    inside: Callable[[Sequence[ToolCall]], str] | None = None
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -41,7 +43,9 @@ class ToolFormat:
 
     def written(self, calls: Sequence[ToolCall]) -> str:
         """`calls` as the model would have written them, for templates that cannot."""
-        between = self.between or "\n"
+        if self.inside is not None:
+            return f"{self.begin}{self.inside(calls)}{self.end}"
+        between = "\n" if self.between is None else self.between
         return between.join(
             f"{self.begin}{self.call.replace('NAME', call.name, 1).replace('ARGUMENTS', call.arguments, 1)}{self.end}"
             for call in calls
@@ -73,6 +77,7 @@ LFM2 = ToolFormat(
     call='[{"name": "NAME", "arguments": ARGUMENTS}]',
     end="<|tool_call_end|>",
     body=lambda names: WholeBody("<|tool_call_end|>", python_calls),
+    inside=python_text,
 )
 FUNCTION_GEMMA = ToolFormat(
     name="functiongemma",

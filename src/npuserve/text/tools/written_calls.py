@@ -1,5 +1,6 @@
 """Calls that are read when they are complete: LFM2's Python-style list and Gemma's shorthand."""
 
+import json
 from collections.abc import Sequence
 
 import msgspec
@@ -22,6 +23,21 @@ def python_calls(text: str) -> Sequence[ToolCall] | None:
         return calls if reader.skip_space() == "" else None
     except LiteralError:
         return None
+
+
+def python_text(calls: Sequence[ToolCall]) -> str:
+    """`calls` as `python_calls` reads them; one whose arguments are no object, or have odd names, stays JSON."""
+    return f"[{', '.join(map(_python_call, calls))}]"
+
+
+def _python_call(call: ToolCall) -> str:
+    try:
+        arguments = msgspec.json.decode(call.arguments)
+    except (msgspec.DecodeError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict) or not all(name.isidentifier() for name in arguments):
+        return f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}'
+    return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
 
 
 def _one(reader: LiteralReader) -> ToolCall:
