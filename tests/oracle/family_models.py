@@ -3,6 +3,35 @@
 from typing import Any
 
 FAMILY_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma4, windows of 100, own and shared keys, two sizes of heads": (
+        "gemma4_text",
+        {
+            "num_hidden_layers": 9,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 3,
+            "num_attention_heads": 4,
+            "global_head_dim": 64,
+            "sliding_window": 100,
+            "num_kv_shared_layers": 4,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 48,
+            "vocab_size_per_layer_input": 300,
+            "final_logit_softcapping": 3.0,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gemma4 with a place for towers, no layers' own inputs": (
+        "gemma4",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "head_dim": 64,
+            "global_head_dim": 64,
+            "sliding_window": 300,
+            "hidden_size_per_layer_input": 0,
+            "pad_token_id": 299,
+            "tie_word_embeddings": True,
+        },
+    ),
     "lfm2, seven layers": (
         "lfm2",
         {

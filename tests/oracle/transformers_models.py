@@ -12,6 +12,8 @@ from npuserve.checkpoints.checkpoint import Checkpoint
 from tiny_checkpoint import tiny_config
 
 CLASSES = {
+    "gemma4": (transformers.Gemma4Config, transformers.Gemma4ForConditionalGeneration),
+    "gemma4_text": (transformers.Gemma4TextConfig, transformers.Gemma4ForCausalLM),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
@@ -25,20 +27,30 @@ IDS = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
 
 
 def save_tiny_model(folder: Path, model_type: str, **changes: Any) -> Any:
-    """A random float32 model, saved to `folder`, with norms and biases that are not their initial 1 and 0."""
+    """A random float32 model, saved to `folder`, with norms and biases that are not their initial 1 and 0.
+
+    Where scores are not scaled, q's norm has the scale in it, as in a trained model.
+    """
     config_class, model_class = CLASSES[model_type]
     config = tiny_config(model_type, **changes)
     config.pop("rope_theta")
     config["norm_eps"] = config["rms_norm_eps"]
     config |= {key: value for key, value in IDS.items() if key not in changes}
     torch.manual_seed(0)
+    if model_type == "gemma4":
+        config = {"text_config": config, "vision_config": None, "audio_config": None}
     model = model_class(config_class(**config)).float().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
+                if "gemma4" in model_type and "q_norm" in name:
+                    parameter.mul_(len(parameter) ** -0.5)
             elif name.endswith("bias"):
                 parameter.copy_(0.3 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.uniform_(0.5, 1.5)
     model.save_pretrained(folder)
     return model
 

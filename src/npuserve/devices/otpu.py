@@ -49,7 +49,7 @@ class OtpuDevice:
         )
         self._next_positions = [0] * dram.num_slots
         """Which position a recurrent state can go on at, beside 0."""
-        self._table = StepTable(dram, image.embedding)
+        self._table = StepTable(dram, image.embedding, image.layer_inputs)
         self._programs: dict[Shape, NDArray[np.uint32]] = {}
         self._loaded: Shape | None = None
         link.load_file(image.path, PAGE, image.image_bytes, 0)
@@ -121,9 +121,12 @@ class OtpuDevice:
             )
 
     def _write_tables(self, step: "_Step") -> None:
-        records = self._table.rows(step.tokens, step.positions, step.masks_from, step.shape)
+        records = self._table.rows(step.tokens, step.positions, step.masks_from, step.shape, step.segments)
         self._link.write_dram(self._dram.rows, records)
         self._link.write_dram(self._dram.segments, self._table.segments(step.segments))
+        inputs = self._table.layer_inputs(step.tokens)
+        if inputs is not None:
+            self._link.write_dram(self._dram.inputs, inputs)
 
     def _load_program(self, shape: Shape) -> None:
         if shape == self._loaded:

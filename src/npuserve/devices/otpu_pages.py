@@ -111,7 +111,7 @@ class OtpuPages:
 def _parts(dram: DramLayout, kind: int) -> Iterator[_Part]:
     """The four parts of all layers of a kind."""
     kv, geometry = dram.kv_kinds[kind], dram.geometry.kinds[kind]
-    layers, heads = dram.geometry.layers_of(kind), geometry.facts.num_kv_heads
+    layers, heads = dram.geometry.layers_of(kind), geometry.num_own_kv_heads
     if not layers or not heads:
         return
     for offset, num_rows, stride, page_bytes in (

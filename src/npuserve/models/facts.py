@@ -1,16 +1,26 @@
 """What the program builder has to know of a model: numbers and names, no code."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npuserve.errors import CheckpointError
+from npuserve.quant.formats import INT8, WeightFormat
 
 Config = Mapping[str, Any]
 LARGEST_NUMBER = 1e30
+
+
+class Activation(Enum):
+    """The function of the gate in a gated MLP; GELU as its tanh approximation."""
+
+    SILU = "silu"
+    GELU_TANH = "gelu_pytorch_tanh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +28,8 @@ class LayerNames:
     """Tensor names of one decoder layer below its prefix; None where the family has no such tensor.
 
     q, k and v with one name are row slices of one tensor, in this order; so are gate and up. Where the layer has a
-    short convolution in attention's place, `o` is its output projection.
+    short convolution in attention's place, `o` is its output projection. `after_attention` and `after_mlp` are norms
+    of a half's result before it is added, `scalar` multiplies the layer's result.
     """
 
     input_norm: str = "input_layernorm.weight"
@@ -31,9 +42,28 @@ class LayerNames:
     conv_in: str = "conv.in_proj"
     conv: str = "conv.conv"
     post_norm: str = "post_attention_layernorm.weight"
+    after_attention: str | None = None
+    after_mlp: str | None = None
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
     down: str = "mlp.down_proj"
+    input_gate: str = "per_layer_input_gate"
+    input_projection: str = "per_layer_projection"
+    after_input: str = "post_per_layer_input_norm.weight"
+    scalar: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFormats:
+    """Weight formats of a layer's matrices: `mixer` is what reads and writes the layer's first half.
+
+    `paired` has the 4-bit ones multiplied with PAIR, which changes the last bits of sums.
+    """
+
+    mixer: WeightFormat = INT8
+    gate_up: WeightFormat = INT8
+    down: WeightFormat = INT8
+    paired: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +75,11 @@ class LayerFacts:
 
     A layer with `conv_taps` has in attention's place a short convolution over positions (LFM2): the input projection
     gives B, C and x, and y = C * conv(B * x) goes through the output projection; it has no heads.
+
+    With a `window` a position sees that many, itself among them. `v_norm` is a norm of v's heads without a weight.
+    Layers that do not own their cache have q alone and see the keys and values of a layer before them. A layer with
+    `input_size` takes as many numbers that belong to the token and the layer in at its end (Gemma's per-layer
+    embeddings): y = projection(activation(gate(x)) * numbers), normed and added.
     """
 
     hidden_size: int
@@ -58,8 +93,20 @@ class LayerFacts:
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: bool = False
+    v_norm: bool = False
+    attention_scale: float | None = None
+    window: int | None = None
+    owns_cache: bool = True
     conv_taps: int = 0
+    activation: Activation = Activation.SILU
+    input_size: int = 0
     names: LayerNames = field(default_factory=LayerNames)
+    formats: LayerFormats = field(default_factory=LayerFormats)
+
+    @property
+    def mixer(self) -> str:
+        """What stands in the layer's first half, as mix strings call it."""
+        return "conv" if self.conv_taps else "attn"
 
     @property
     def group_size(self) -> int:
@@ -72,7 +119,14 @@ class LayerFacts:
         if self.conv_taps:
             return ((self.names.conv_in, 3 * self.hidden_size),)
         heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        if not self.owns_cache:
+            return ((self.names.q, heads),)
         return (self.names.q, heads), (self.names.k, kv_heads), (self.names.v, kv_heads)
+
+    @property
+    def score_scale(self) -> float:
+        """What scores are multiplied with: the inverse root of a head's size where the family says nothing else."""
+        return 1 / math.sqrt(self.head_dim) if self.attention_scale is None else self.attention_scale
 
     @property
     def is_recurrent(self) -> bool:
@@ -90,7 +144,12 @@ class ModelFacts(LayerFacts):
     """A decoder-only transformer. Its own layer facts are those of its usual layer, kind 0.
 
     Where layers differ, `variants` are the kinds from 1 on, and `layer_kinds` has the kind of each layer. Layers of one
-    kind share their part of the program and their layouts in memory.
+    kind share their part of the program and their layouts in memory. `cache_layers` has for each layer the one whose
+    keys and values it sees; without it each sees its own.
+
+    The embedding is multiplied with `embedding_scale`, and logits z become cap * tanh(z / cap) where there is a cap.
+    The numbers that a layer takes in are the row of its token in `input_embedding`, times `input_scale`, plus the
+    normed product of its rows of `input_projection` with the embedding; their sum is divided by the root of two.
     """
 
     model_type: str
@@ -98,10 +157,17 @@ class ModelFacts(LayerFacts):
     vocab_size: int
     tied_head: bool
     context_length: int
+    head_format: WeightFormat = INT8
     layer_prefix: str = "model.layers.{}."
     embedding: str = "model.embed_tokens.weight"
     final_norm: str = "model.norm.weight"
     head: str = "lm_head.weight"
+    embedding_scale: float = 1.0
+    logit_cap: float | None = None
+    input_scale: float = 1.0
+    input_embedding: str = "model.embed_tokens_per_layer.weight"
+    input_projection: str = "model.per_layer_model_projection.weight"
+    input_norm: str = "model.per_layer_projection_norm.weight"
     skipped: str = ""
     """A pattern of names of tensors that are no part of what is served, like those of a vision tower."""
     rotated: bool = True
@@ -109,6 +175,7 @@ class ModelFacts(LayerFacts):
     matrix behind an RMS norm of it, and all that adds to it a matrix: no norm between, and no multiplier by channel."""
     variants: tuple[LayerFacts, ...] = ()
     layer_kinds: tuple[int, ...] = ()
+    cache_layers: tuple[int, ...] = ()
 
     @property
     def kinds(self) -> tuple[LayerFacts, ...]:
@@ -118,6 +185,10 @@ class ModelFacts(LayerFacts):
     def has_state(self) -> bool:
         """Whether some layers are recurrent."""
         return any(kind.is_recurrent for kind in self.kinds)
+
+    def cache_of(self, layer: int) -> int:
+        """The layer whose keys and values a layer sees."""
+        return self.cache_layers[layer] if self.cache_layers else layer
 
     def kind_of(self, layer: int) -> int:
         """Which of `kinds` a layer is."""

@@ -5,7 +5,9 @@ from importlib import import_module
 from npuserve.errors import UnsupportedModelError
 from npuserve.models.facts import Config, ModelFacts
 
-FAMILIES = ("llama", "qwen2", "qwen3", "smollm3", "phi3", "lfm2")
+FAMILIES = ("llama", "qwen2", "qwen3", "smollm3", "phi3", "lfm2", "gemma4", "gemma4_text")
+SHARED_MODULES = {"gemma4_text": "gemma4"}
+"""Model types that a module of another name describes."""
 
 
 def model_facts(config: Config) -> ModelFacts:
@@ -15,5 +17,6 @@ def model_facts(config: Config) -> ModelFacts:
         raise UnsupportedModelError(
             f"model type {model_type!r} is not served by this version; it serves {', '.join(FAMILIES)}"
         )
-    facts: ModelFacts = import_module(f"npuserve.models.{model_type}").facts(config)
+    module = SHARED_MODULES.get(model_type, model_type)
+    facts: ModelFacts = import_module(f"npuserve.models.{module}").facts(config)
     return facts

@@ -38,8 +38,13 @@ def rotation(config: Config, head_dim: int) -> Rotation:
         raise CheckpointError(
             f"config.json: partial_rotary_factor {share} rotates {rotary_dim} of {head_dim} dimensions"
         )
-    plain = theta ** (-np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    if kind == "proportional":
+        # Gemma 4: frequencies of whole heads, but only the first pairs of them turn.
+        whole = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+        whole[rotary_dim // 2 :] = 0
+        return Rotation(whole / positive_number(parameters, "factor", 1.0))
+    plain = theta ** (-np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
     if kind == "default":
         return Rotation(plain)
     if kind == "linear":

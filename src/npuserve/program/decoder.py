@@ -65,6 +65,16 @@ class _Decoder:
             cols=tmem.row_stride - tmem.qk_heads,
             strides=(tmem.row_stride, 0, 0),
         )
+        if tmem.has_inputs:
+            asm.set(Reg.INPUTS, self.dram.inputs)
+            asm.vop(
+                VectorFunction.COPY,
+                tmem.rows + tmem.embedding,
+                tmem.rows + tmem.hidden,
+                rows=self.shape.rows,
+                cols=self.geometry.hidden,
+                strides=(tmem.row_stride, tmem.row_stride, 0),
+            )
 
     def _layer(self) -> None:
         """One body, or one for each kind of layer inside a loop that runs once or not at all: the only branch."""

@@ -5,6 +5,7 @@
                       directory of the layers, where they are of several kinds
                       final norm, head rows, head scales
     image_bytes       step table: row records, then the layers' segment words
+                      the layers' own inputs, fp32 [layers, rows of the step, input_size]
                       logits, fp32 [max_rows, vocab]
                       KV slots: [slot][kind][layer of the kind] of K rows, K scales, V scales, V^T rows, state
 
@@ -65,6 +66,12 @@ class Vectors:
     qkv_bias: int
     o_bias: int
     taps: int
+    taps_bias: int
+    after_attention: int
+    after_mlp: int
+    inputs_norm: int
+    after_input: int
+    scalar: int
     size: int
 
 
@@ -76,17 +83,25 @@ class LayerLayout:
 
     @cached_property
     def vectors(self) -> Vectors:
-        geometry, facts = self.geometry, self.geometry.facts
-        post_norm = geometry.hidden
-        q_norm = post_norm + geometry.hidden
-        k_norm = q_norm + (facts.head_dim if facts.qk_norm else 0)
-        qkv_bias = k_norm + (facts.head_dim if facts.qk_norm else 0)
-        o_bias = qkv_bias + (geometry.qkv if facts.qkv_bias else 0)
-        taps = o_bias + (facts.hidden_size if facts.o_bias else 0)
-        size = taps + facts.conv_taps * facts.hidden_size
-        if facts.conv_taps and facts.qkv_bias:
-            size += facts.hidden_size
-        return Vectors(0, post_norm, q_norm, k_norm, qkv_bias, o_bias, taps, size)
+        geometry, facts, names = self.geometry, self.geometry.facts, self.geometry.facts.names
+        hidden = facts.hidden_size
+        sizes = {
+            "input_norm": geometry.hidden,
+            "post_norm": geometry.hidden,
+            "q_norm": facts.head_dim if facts.qk_norm else 0,
+            "k_norm": facts.head_dim if facts.qk_norm and facts.owns_cache else 0,
+            "qkv_bias": geometry.qkv if facts.qkv_bias else 0,
+            "o_bias": hidden if facts.o_bias else 0,
+            "taps": facts.conv_taps * hidden,
+            "taps_bias": hidden if facts.conv_taps and facts.qkv_bias else 0,
+            "after_attention": hidden if names.after_attention else 0,
+            "after_mlp": hidden if names.after_mlp else 0,
+            "inputs_norm": facts.input_size,
+            "after_input": hidden if facts.input_size else 0,
+            "scalar": 1 if names.scalar else 0,
+        }
+        *starts, size = accumulate(sizes.values(), initial=0)
+        return Vectors(**dict(zip(sizes, starts, strict=True)), size=size)
 
     @cached_property
     def qkv(self) -> Matrix:
@@ -105,14 +120,27 @@ class LayerLayout:
     def down(self) -> Matrix:
         return matrix_at(self.gate_up.end, self.geometry.facts.hidden_size, self.geometry.mlp)
 
+    @cached_property
+    def inputs(self) -> Matrix:
+        """The layer's share of the projection of the embedding."""
+        return matrix_at(self.down.end, self.geometry.facts.input_size, self.geometry.hidden)
+
+    @cached_property
+    def input_gate(self) -> Matrix:
+        return matrix_at(self.inputs.end, self.geometry.facts.input_size, self.geometry.hidden)
+
+    @cached_property
+    def input_projection(self) -> Matrix:
+        return matrix_at(self.input_gate.end, self.geometry.facts.hidden_size, self.geometry.input)
+
     @property
     def stride(self) -> int:
-        return self.down.end
+        return self.input_projection.end
 
 
 @dataclass(frozen=True)
 class KvLayout:
-    """One slot's keys and values of one layer, and its state where it is recurrent.
+    """One slot's keys and values of one layer that owns them, and its state where it is recurrent.
 
     Heads follow each other in each of the four parts of keys and values.
     """
@@ -167,7 +195,7 @@ class KvLayout:
 
     @property
     def stride(self) -> int:
-        return self.state + self.state_bytes
+        return self.state + self.state_bytes if self.geometry.facts.owns_cache else 0
 
 
 @dataclass(frozen=True)
@@ -251,8 +279,9 @@ class DramLayout:
 
     @property
     def row_record_words(self) -> int:
-        """What the host writes for one row at most: hidden state, cosines, sines, two mask blocks."""
-        return self.geometry.hidden + self.geometry.rotary_words + 2 * ATTENTION_BLOCK
+        """What the host writes for one row at most: hidden state, cosines, sines, and two blocks of each mask."""
+        masks = 1 + 2 * len(self.geometry.windows)
+        return self.geometry.hidden + self.geometry.rotary_words + masks * 2 * ATTENTION_BLOCK
 
     @property
     def rows(self) -> int:
@@ -263,9 +292,14 @@ class DramLayout:
         return round_up(self.rows + self.max_rows * self.row_record_words * WORD, PAGE)
 
     @property
-    def logits(self) -> int:
+    def inputs(self) -> int:
         words = self.geometry.facts.num_layers * (1 + self.max_rows) * WORDS_PER_SEGMENT
         return round_up(self.segments + words * WORD, PAGE)
+
+    @property
+    def logits(self) -> int:
+        words = self.geometry.facts.num_layers * self.max_rows * self.geometry.facts.input_size
+        return round_up(self.inputs + words * WORD, PAGE)
 
     @cached_property
     def slots(self) -> int:

@@ -28,8 +28,8 @@ class LayerGeometry:
     capacity: int
 
     def __post_init__(self) -> None:
-        if self.facts.head_dim % 2 or self.facts.head_dim > 2 * BLOCK:
-            raise UnsupportedModelError(f"head_dim {self.facts.head_dim} is not supported; even sizes up to 256 are")
+        if self.facts.head_dim % 2 or self.facts.head_dim > 4 * BLOCK:
+            raise UnsupportedModelError(f"head_dim {self.facts.head_dim} is not supported; even sizes up to 512 are")
 
     @property
     def hidden(self) -> int:
@@ -46,7 +46,12 @@ class LayerGeometry:
 
     @property
     def num_qk_heads(self) -> int:
-        return self.facts.num_heads + self.facts.num_kv_heads
+        return self.facts.num_heads + self.num_own_kv_heads
+
+    @property
+    def num_own_kv_heads(self) -> int:
+        """Key-value heads that the layer computes and stores."""
+        return self.facts.num_kv_heads if self.facts.owns_cache else 0
 
     @property
     def qkv(self) -> int:
@@ -69,6 +74,11 @@ class LayerGeometry:
     @property
     def mlp(self) -> int:
         return round_up(self.facts.intermediate_size, BLOCK)
+
+    @property
+    def input(self) -> int:
+        """The layer's own input, padded."""
+        return round_up(self.facts.input_size, BLOCK)
 
     @property
     def state(self) -> int:
@@ -114,6 +124,11 @@ class Geometry(LayerGeometry):
     def rotary_words(self) -> int:
         """Cosines and sines that a row needs, of all rotations."""
         return sum(2 * facts.rotary_dim for facts in self.rotaries)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The different windows of the kinds."""
+        return tuple(sorted({kind.window for kind in self.facts.kinds if kind.window is not None}))
 
 
 def same_rotation(one: LayerFacts, other: LayerFacts) -> bool:

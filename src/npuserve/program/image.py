@@ -3,6 +3,7 @@
     page 0        JSON: magic, key, image_bytes, embedding {offset, dtype}
     page 1        DRAM image (see dram.py)
     behind it     embedding rows [vocab_size, hidden_size], float16, bfloat16 or float32, whichever loses nothing
+                  the layers' own inputs, where there are such: codes, then scales (layer_inputs.py)
 
 Where the family allows it (`ModelFacts.rotated`), matrices that read or write the hidden state are in another basis,
 see rotation.py; the kept embedding is not.
@@ -16,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,15 +27,17 @@ from numpy.typing import NDArray
 from npuserve.checkpoints.checkpoint import Checkpoint
 from npuserve.errors import CheckpointError
 from npuserve.models.facts import LayerFacts, ModelFacts
-from npuserve.program.dram import DIRECTORY_WORDS, PAGE, DramLayout, Matrix
+from npuserve.program.dram import DIRECTORY_WORDS, PAGE, DramLayout, LayerLayout, Matrix
 from npuserve.program.embedding import EXACT_CANDIDATES, FALLBACK, holds, narrow
-from npuserve.program.geometry import WORD
+from npuserve.program.geometry import WORD, round_up
+from npuserve.program.layer_inputs import LayerInputs
 from npuserve.program.rotation import Rotation
 from npuserve.quant import int8
 
 MAGIC = "npuserve image"
 VERSION = 2
 HEAD_ROWS_AT_ONCE = 4096
+INPUT_ROWS_AT_ONCE = 1024
 DERIVED = r".*rotary_emb\.inv_freq|rope_freqs\.weight|rope_factors_(long|short)\.weight"
 """Tensors whose values follow from the configuration."""
 LOG2_E = math.log2(math.e)
@@ -50,6 +53,7 @@ class Image:
     image_bytes: int
     embedding: NDArray[np.float16] | NDArray[np.uint16] | NDArray[np.float32]
     """[vocab_size, hidden_size], mapped; uint16 holds bfloat16 bits."""
+    layer_inputs: LayerInputs | None = None
 
 
 def image_key(checkpoint: Checkpoint) -> str:
@@ -72,9 +76,19 @@ def open_image(path: Path, key: str, facts: ModelFacts) -> Image | None:
             header["embedding"],
             (facts.vocab_size, facts.hidden_size),
         )
-        return Image(path, header["image_bytes"], embedding)
+        return Image(path, header["image_bytes"], embedding, _open_inputs(path, header["inputs"], facts))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _open_inputs(path: Path, offset: int, facts: ModelFacts) -> LayerInputs | None:
+    if not facts.input_size:
+        return None
+    columns = facts.num_layers * facts.input_size
+    blocks = int8.num_blocks(columns)
+    codes = np.memmap(path, np.int8, "r", offset, (facts.vocab_size, blocks * int8.BLOCK))
+    scales = np.memmap(path, np.float32, "r", offset + codes.size, (facts.vocab_size, blocks))
+    return LayerInputs(codes, scales, columns)
 
 
 def build_image(
@@ -123,21 +137,29 @@ def _write(
     dtype = writer.embedding_dtype()
     embedding_offset = PAGE + dram.image_bytes
     row_bytes = facts.hidden_size * dtype.itemsize
-    total = embedding_offset + facts.vocab_size * row_bytes
+    inputs_offset = round_up(embedding_offset + facts.vocab_size * row_bytes, WORD)
+    total = inputs_offset + facts.vocab_size * _input_row_bytes(facts)
     header = {
         "magic": MAGIC,
         "key": key,
         "image_bytes": dram.image_bytes,
         "embedding": embedding_offset,
+        "inputs": inputs_offset,
         "dtype": dtype.str,
         "file_bytes": total,
     }
     file.write(json.dumps(header).encode().ljust(PAGE, b"\0"))
-    for offset, data in writer.pieces(dtype):
+    for offset, data in chain(writer.pieces(dtype), writer.layer_inputs(inputs_offset - PAGE)):
         file.seek(PAGE + offset)
         file.write(np.ascontiguousarray(data).data)
         progress(file.tell(), total)
     file.truncate(total)
+    writer.refuse_leftovers()
+
+
+def _input_row_bytes(facts: ModelFacts) -> int:
+    """Codes and scales of one token's own inputs to all layers."""
+    return int8.num_blocks(facts.num_layers * facts.input_size) * (int8.BLOCK + WORD)
 
 
 class _Writer:
@@ -159,9 +181,24 @@ class _Writer:
         for start, rows in self._embedding_rows():
             at = self.dram.image_bytes + start * self.facts.hidden_size * embedding_dtype.itemsize
             yield at, narrow(rows, embedding_dtype)
-        self._refuse_leftovers()
 
-    def _refuse_leftovers(self) -> None:
+    def layer_inputs(self, offset: int) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        """Codes of all tokens from `offset` on, scales behind them."""
+        facts = self.facts
+        if not facts.input_size:
+            return
+        columns = facts.num_layers * facts.input_size
+        blocks = int8.num_blocks(columns)
+        scales_at = offset + facts.vocab_size * blocks * int8.BLOCK
+        self._expect(facts.input_embedding, (facts.vocab_size, columns))
+        for start in range(0, facts.vocab_size, INPUT_ROWS_AT_ONCE):
+            stop = min(start + INPUT_ROWS_AT_ONCE, facts.vocab_size)
+            rows = self.checkpoint.tensor_rows(facts.input_embedding, start, stop)
+            codes, scales = int8.pack(self._finite(facts.input_embedding, rows))
+            yield offset + start * blocks * int8.BLOCK, codes
+            yield scales_at + start * blocks * WORD, scales
+
+    def refuse_leftovers(self) -> None:
         """A tensor that nothing asked for means that this is another model than its configuration says."""
         skipped = re.compile(f"{DERIVED}|{self.facts.skipped}" if self.facts.skipped else DERIVED)
         left = [name for name in self.checkpoint.tensor_names() if name not in self._used and not skipped.match(name)]
@@ -212,13 +249,30 @@ class _Writer:
         halves = [(prefix + name, facts.intermediate_size) for name in (names.gate, names.up)]
         yield from self._matrix(base, layer.gate_up, self._reading(halves, prefix + names.post_norm))
         yield from self._matrix(base, layer.down, self._writing(prefix + names.down, facts.intermediate_size))
+        if facts.input_size:
+            yield from self._input_matrices(base, index, prefix, facts, layer)
+
+    def _input_matrices(
+        self, base: int, index: int, prefix: str, facts: LayerFacts, layer: LayerLayout
+    ) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        """The layer's rows of the projection of the embedding, which is divided by the root of the hidden size."""
+        model, size = self.facts, facts.input_size
+        self._expect(model.input_projection, (model.num_layers * size, facts.hidden_size))
+        rows = self.checkpoint.tensor_rows(model.input_projection, index * size, (index + 1) * size)
+        rows = self._finite(model.input_projection, rows) * np.float32(facts.hidden_size**-0.5)
+        yield from self._matrix(base, layer.inputs, rows)
+        gate = self._weights(prefix + facts.names.input_gate, size, facts.hidden_size)
+        yield from self._matrix(base, layer.input_gate, gate)
+        projection = self._weights(prefix + facts.names.input_projection, facts.hidden_size, size)
+        yield from self._matrix(base, layer.input_projection, projection)
 
     def _layer_vectors(self, prefix: str, facts: LayerFacts) -> NDArray[np.float32]:
         names, scale = facts.names, np.float32(_score_scale(facts))
         parts = [self._norm(prefix + names.input_norm), self._norm(prefix + names.post_norm)]
-        if names.q_norm and names.k_norm:
-            q_norm = self._tensor(prefix + names.q_norm, facts.head_dim)
-            parts += [q_norm * scale, self._tensor(prefix + names.k_norm, facts.head_dim)]
+        if names.q_norm:
+            parts.append(self._tensor(prefix + names.q_norm, facts.head_dim) * scale)
+        if names.k_norm and facts.owns_cache:
+            parts.append(self._tensor(prefix + names.k_norm, facts.head_dim))
         if facts.qkv_bias:
             biases = [self._bias(prefix + name, rows) for name, rows in facts.inputs]
             if not facts.qk_norm and not facts.conv_taps:
@@ -231,6 +285,14 @@ class _Writer:
             parts.append(self._taps(f"{prefix}{names.conv}.weight", facts))
             if facts.qkv_bias:
                 parts.append(self._bias(prefix + names.conv, facts.hidden_size))
+        parts += [
+            self._tensor(prefix + name, facts.hidden_size) for name in (names.after_attention, names.after_mlp) if name
+        ]
+        if facts.input_size:
+            parts.append(self._tensor(self.facts.input_norm, facts.input_size) * np.float32(math.sqrt(0.5)))
+            parts.append(self._tensor(prefix + names.after_input, facts.hidden_size))
+        if names.scalar:
+            parts.append(self._tensor(prefix + names.scalar, 1))
         return np.concatenate(parts).astype(np.float32)
 
     def _taps(self, name: str, facts: LayerFacts) -> NDArray[np.float32]:
@@ -308,5 +370,5 @@ class _Writer:
 
 
 def _score_scale(facts: LayerFacts) -> float:
-    """Scores come out in units of log2, divided by the root of the head's size."""
-    return LOG2_E / math.sqrt(facts.head_dim)
+    """Scores come out in units of log2."""
+    return LOG2_E * facts.score_scale

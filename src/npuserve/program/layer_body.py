@@ -3,15 +3,16 @@
 from collections.abc import Callable
 
 from npuserve.isa.fields import Address
-from npuserve.isa.spec import VectorFunction
+from npuserve.isa.spec import BMode, VectorFunction
 from npuserve.program.assembler import Assembler
-from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout
+from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout, Matrix
+from npuserve.program.geometry import WORD
 from npuserve.program.kernels.attention import Part, Tile, attend, store
 from npuserve.program.kernels.convolution import short_convolution
+from npuserve.program.kernels.gated import gated
 from npuserve.program.kernels.heads import add_bias, copy_values, norm_heads, rotate_heads
-from npuserve.program.kernels.linear import linear, quantize, rms_norm
+from npuserve.program.kernels.linear import linear, norm_rows, quantize, rms_norm
 from npuserve.program.kernels.registers import Reg
-from npuserve.program.kernels.swiglu import swiglu
 from npuserve.program.tmem import TmemLayout
 
 
@@ -27,13 +28,13 @@ class LayerBody:
         self.geometry, self.shape = self.tmem.geometry, tmem.shape
 
     def emit(self) -> None:
-        asm, tmem, layer = self.asm, self.tmem, self.layer
+        asm, tmem, layer, names = self.asm, self.tmem, self.layer, self.geometry.facts.names
         for start, size in tmem.stale_padding:
             self._clear(start, size)
         asm.emit("LD", src=Address(Reg.LAYER, 0), dst=tmem.vectors, count=layer.vectors.size)
         asm.emit("LD", src=Address(Reg.TABLE, 0), dst=tmem.segments, count=self.shape.segments * WORDS_PER_SEGMENT)
         self._norm(layer.vectors.input_norm)
-        linear(asm, layer.qkv, Reg.LAYER, out=tmem.rows + tmem.qkv, stride=tmem.row_stride, rows=self.shape.rows)
+        self._linear(layer.qkv, tmem.qkv)
         if self.geometry.facts.qkv_bias:
             self._bias(tmem.qkv, self.geometry.qkv, layer.vectors.qkv_bias)
         if self.geometry.facts.conv_taps:
@@ -42,16 +43,83 @@ class LayerBody:
             self._heads()
             self._attention()
         self._project(tmem.attention, self.geometry.attention)
-        linear(asm, layer.o, Reg.LAYER, out=tmem.rows, stride=tmem.row_stride, rows=self.shape.rows, accumulate=True)
+        self._add(layer.o, layer.vectors.after_attention if names.after_attention else None)
         if self.geometry.facts.o_bias:
             self._bias(tmem.hidden, self.geometry.facts.hidden_size, layer.vectors.o_bias)
         self._norm(layer.vectors.post_norm)
-        linear(
-            asm, layer.gate_up, Reg.LAYER, out=tmem.rows + tmem.gate_up, stride=tmem.row_stride, rows=self.shape.rows
-        )
-        swiglu(asm, tmem)
+        self._linear(layer.gate_up, tmem.gate_up)
+        size = self.geometry.facts.intermediate_size
+        gated(asm, tmem, gate=tmem.gate_up, up=tmem.gate_up + size, out=tmem.mlp, size=size)
         self._project(tmem.mlp, self.geometry.mlp)
-        linear(asm, layer.down, Reg.LAYER, out=tmem.rows, stride=tmem.row_stride, rows=self.shape.rows, accumulate=True)
+        self._add(layer.down, layer.vectors.after_mlp if names.after_mlp else None)
+        if self.geometry.facts.input_size:
+            self._own_input()
+        if names.scalar:
+            self._scale(layer.vectors.scalar)
+
+    def _linear(self, matrix: Matrix, part: int) -> None:
+        tmem = self.tmem
+        linear(self.asm, matrix, Reg.LAYER, out=tmem.rows + part, stride=tmem.row_stride, rows=self.shape.rows)
+
+    def _add(self, matrix: Matrix, norm: int | None) -> None:
+        """hidden += matrix @ ACT, or the norm of it."""
+        asm, tmem, rows = self.asm, self.tmem, self.shape.rows
+        if norm is None:
+            linear(asm, matrix, Reg.LAYER, out=tmem.rows, stride=tmem.row_stride, rows=rows, accumulate=True)
+            return
+        self._linear(matrix, tmem.result)
+        self._norm_part(tmem.result, self.geometry.facts.hidden_size, norm)
+        self._add_part(tmem.hidden, tmem.rows + tmem.result, tmem.row_stride, self.geometry.facts.hidden_size)
+
+    def _norm_part(self, part: int, size: int, weight: int) -> None:
+        tmem = self.tmem
+        norm_rows(
+            self.asm,
+            source=tmem.rows + part,
+            stride=tmem.row_stride,
+            rows=self.shape.rows,
+            size=size,
+            weight=tmem.vectors + weight,
+            statistics=tmem.statistics,
+            eps=self.geometry.facts.norm_eps,
+        )
+
+    def _add_part(self, part: int, addend: int, stride: int, size: int) -> None:
+        """Add the rows at TMEM address `addend` to a part of the rows."""
+        tmem, out = self.tmem, self.tmem.rows + part
+        strides = (tmem.row_stride, tmem.row_stride, stride)
+        self.asm.vop(VectorFunction.ADD, out, out, addend, rows=self.shape.rows, cols=size, strides=strides)
+
+    def _own_input(self) -> None:
+        """What belongs to the token and this layer: the host's numbers and a share of the embedding's projection."""
+        asm, tmem, layer, size = self.asm, self.tmem, self.layer, self.geometry.facts.input_size
+        count = self.shape.rows * size
+        asm.emit("LD", src=Address(Reg.INPUTS, 0), dst=tmem.inputs, count=count)
+        asm.step(Reg.INPUTS, count * WORD)
+        self._project(tmem.embedding, self.geometry.hidden)
+        self._linear(layer.inputs, tmem.input)
+        self._norm_part(tmem.input, size, layer.vectors.inputs_norm)
+        self._add_part(tmem.input, tmem.inputs, size, size)
+        self._project(tmem.hidden, self.geometry.hidden)
+        self._linear(layer.input_gate, tmem.input_gate)
+        gated(asm, tmem, gate=tmem.input_gate, up=tmem.input, out=tmem.input_gate, size=size)
+        if padding := self.geometry.input - size:
+            self._clear(tmem.input_gate + size, padding)
+        self._project(tmem.input_gate, self.geometry.input)
+        self._add(layer.input_projection, layer.vectors.after_input)
+
+    def _scale(self, scalar: int) -> None:
+        tmem = self.tmem
+        self.asm.vop(
+            VectorFunction.MUL,
+            tmem.rows,
+            tmem.rows,
+            tmem.vectors + scalar,
+            rows=self.shape.rows,
+            cols=self.geometry.facts.hidden_size,
+            strides=(tmem.row_stride, tmem.row_stride, 0),
+            mode=BMode.PER_ROW,
+        )
 
     def _norm(self, weight: int) -> None:
         tmem, facts = self.tmem, self.geometry.facts
@@ -84,17 +152,16 @@ class LayerBody:
 
     def _heads(self) -> None:
         asm, tmem, facts, vectors = self.asm, self.tmem, self.geometry.facts, self.layer.vectors
+        own = self.geometry.num_own_kv_heads
+        norms: list[tuple[int, int, int | None]] = []
         if facts.qk_norm:
-            q_weight, k_weight = tmem.vectors + vectors.q_norm, tmem.vectors + vectors.k_norm
-            norm_heads(asm, tmem, first_head=0, num_heads=facts.num_heads, weight=q_weight, eps=facts.norm_eps)
-            norm_heads(
-                asm,
-                tmem,
-                first_head=facts.num_heads,
-                num_heads=facts.num_kv_heads,
-                weight=k_weight,
-                eps=facts.norm_eps,
-            )
+            norms.append((0, facts.num_heads, tmem.vectors + vectors.q_norm))
+        if facts.qk_norm and own:
+            norms.append((facts.num_heads, own, tmem.vectors + vectors.k_norm))
+        if facts.v_norm and own:
+            norms.append((facts.num_heads + own, own, None))
+        for first_head, num_heads, weight in norms:
+            norm_heads(asm, tmem, first_head=first_head, num_heads=num_heads, weight=weight, eps=facts.norm_eps)
         rotate_heads(asm, tmem)
         copy_values(asm, tmem)
 
@@ -103,12 +170,14 @@ class LayerBody:
         asm, tmem, kv = self.asm, self.tmem, self.kv
 
         def prompt(row: Address, rows: int) -> None:
-            store(asm, tmem, kv, row=row, rows=rows)
+            if self.geometry.num_own_kv_heads:
+                store(asm, tmem, kv, row=row, rows=rows)
             for q_head in range(self.geometry.facts.num_heads):
                 attend(asm, tmem, kv, self._prompt_tile(q_head))
 
         def decode(row: Address) -> None:
-            store(asm, tmem, kv, row=row, rows=1)
+            if self.geometry.num_own_kv_heads:
+                store(asm, tmem, kv, row=row, rows=1)
             attend(asm, tmem, kv, self._decode_tile())
 
         self._segments(prompt, decode)
@@ -146,6 +215,7 @@ class LayerBody:
             parts=(Part(q_head // facts.group_size, 0, self.shape.prefill_rows),),
             q=Address(0, tmem.rows + tmem.qk_heads + q_head * self.geometry.head),
             q_stride=tmem.row_stride,
+            first_mask=Address(0, tmem.rows + tmem.first_mask),
             mask=Address(0, tmem.rows + tmem.mask),
             mask_stride=tmem.row_stride,
             out=Address(0, tmem.rows + tmem.attention + q_head * facts.head_dim),
@@ -165,6 +235,7 @@ class LayerBody:
             parts=parts,
             q=Address(Reg.ROW, tmem.qk_heads),
             q_stride=self.geometry.head,
+            first_mask=Address(Reg.ROW, tmem.first_mask),
             mask=Address(Reg.ROW, tmem.mask),
             mask_stride=0,
             out=Address(Reg.ROW, tmem.attention),

@@ -1,5 +1,6 @@
 """What the host writes before a run: each row's hidden state, angles and mask, and each segment's addresses."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout, KvLayout
 from npuserve.program.embedding import widen
 from npuserve.program.geometry import ATTENTION_BLOCK, WORD
 from npuserve.program.kernels.registers import SegmentWord
+from npuserve.program.layer_inputs import LayerInputs
 from npuserve.program.rotation import Rotation
 from npuserve.program.tmem import Shape
 
@@ -35,6 +37,26 @@ class Segment:
     def masked_blocks(self) -> int:
         return (self.position + self.num_rows - 1) // ATTENTION_BLOCK + 1 - self.full_blocks
 
+    def blocks(self, window: int | None) -> "Blocks":
+        """What its rows see, each `window` positions at most."""
+        full = self.full_blocks
+        if window is None:
+            return Blocks(0, 0, full)
+        first = max(0, self.position - window + 1) // ATTENTION_BLOCK
+        last_begins_at = max(0, self.position + self.num_rows - window)
+        first_whole = min(-(-last_begins_at // ATTENTION_BLOCK), full)
+        return Blocks(first, max(first_whole, first), max(full, first))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Attention blocks from `first` on: masked ones before `full`, those that all rows see whole, and from `last` on
+    masked ones again."""
+
+    first: int
+    full: int
+    last: int
+
 
 def segments_of(rows: Sequence[Row]) -> list[Segment]:
     """Rows grouped by slot, in order; ValueError when a slot's rows are not consecutive and together."""
@@ -53,10 +75,12 @@ def segments_of(rows: Sequence[Row]) -> list[Segment]:
 
 
 class StepTable:
-    """Encodes steps for one model; buffers are reused from step to step."""
+    """Encodes steps for one model: its embedding, and the layers' own inputs where it has such."""
 
-    def __init__(self, dram: DramLayout, embedding: NDArray[np.generic]) -> None:
-        self._dram, self._embedding = dram, embedding
+    def __init__(
+        self, dram: DramLayout, embedding: NDArray[np.generic], layer_inputs: LayerInputs | None = None
+    ) -> None:
+        self._dram, self._embedding, self._layer_inputs = dram, embedding, layer_inputs
         facts = dram.geometry.facts
         self._rotation = Rotation(facts.hidden_size) if facts.rotated else None
         rotations = [_angles(facts, dram.geometry.positions) for facts in dram.geometry.rotaries]
@@ -65,24 +89,49 @@ class StepTable:
         self._layer_kinds = [facts.kind_of(layer) for layer in layers]
         self._layer_steps = np.zeros((facts.num_layers, 1, WORDS_PER_SEGMENT), np.uint32)
         for layer in layers:
-            self._layer_steps[layer, 0, : SegmentWord.FULL_BLOCKS] = dram.kv_starts[layer]
+            self._layer_steps[layer, 0, : SegmentWord.FULL_BLOCKS] = dram.kv_starts[facts.cache_of(layer)]
         self._columns = np.arange(2 * ATTENTION_BLOCK)
 
     def rows(
-        self, tokens: NDArray[np.int64], positions: NDArray[np.int64], masks_from: NDArray[np.int64], shape: Shape
+        self,
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        masks_from: NDArray[np.int64],
+        shape: Shape,
+        segments: Sequence[Segment] = (),
     ) -> NDArray[np.uint8]:
-        """The row records, bytes, in step order. `masks_from` is each row's first position that has a mask."""
+        """The row records, bytes, in step order. `masks_from` is each row's first position that has a mask.
+
+        Masks of windows follow from the segments, which are not needed where no layer has one.
+        """
         geometry = self._dram.geometry
-        size = geometry.facts.hidden_size
-        mask = geometry.hidden + geometry.rotary_words
+        size, scale = geometry.facts.hidden_size, np.float32(geometry.facts.embedding_scale)
+        at = geometry.hidden + geometry.rotary_words
         columns = shape.mask_blocks * ATTENTION_BLOCK
-        table = np.zeros((len(tokens), mask + columns), np.float32)
-        table[:, :size] = self._hidden(tokens)
+        table = np.zeros((len(tokens), at + (1 + 2 * len(geometry.windows)) * columns), np.float32)
+        table[:, :size] = self._hidden(tokens) * scale
         if self._angles is not None:
-            table[:, geometry.hidden : mask] = self._angles[positions]
-        visible = self._columns[None, :columns] <= (positions - masks_from)[:, None]
-        table[:, mask:] = np.where(visible, VISIBLE, HIDDEN)
+            table[:, geometry.hidden : at] = self._angles[positions]
+        offsets = self._columns[None, :columns]
+        visible = offsets <= (positions - masks_from)[:, None]
+        table[:, at : at + columns] = np.where(visible, VISIBLE, HIDDEN)
+        for window in geometry.windows:
+            blocks = [segment.blocks(window) for segment in segments for _ in range(segment.num_rows)]
+            for starts in ([block.first for block in blocks], [block.last for block in blocks]):
+                at += columns
+                seen = np.array(starts)[:, None] * ATTENTION_BLOCK + offsets
+                visible = (seen <= positions[:, None]) & (seen > positions[:, None] - window)
+                table[:, at : at + columns] = np.where(visible, VISIBLE, HIDDEN)
         return table.view(np.uint8).reshape(-1)
+
+    def layer_inputs(self, tokens: NDArray[np.int64]) -> NDArray[np.uint8] | None:
+        """The layers' own inputs, bytes, [layers][rows][input_size] fp32; None where the model has none."""
+        if self._layer_inputs is None:
+            return None
+        facts = self._dram.geometry.facts
+        rows = self._layer_inputs.rows(tokens) * np.float32(facts.input_scale * math.sqrt(0.5))
+        by_layer = rows.reshape(len(tokens), facts.num_layers, facts.input_size).transpose(1, 0, 2)
+        return np.ascontiguousarray(by_layer).view(np.uint8).reshape(-1)
 
     def _hidden(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
         """The embedding in the basis of the image."""
@@ -97,21 +146,23 @@ class StepTable:
 
     def _words(self, kv: KvLayout, segment: Segment) -> list[int]:
         """Of a layer whose cache begins where the slot does."""
-        position = segment.position
+        position, blocks = segment.position, segment.blocks(kv.geometry.facts.window)
+        skipped = blocks.first * ATTENTION_BLOCK
         base = self._dram.slots + segment.slot * self._dram.slot_stride
         words = [0] * WORDS_PER_SEGMENT
-        words[SegmentWord.KEYS] = base
-        words[SegmentWord.KEY_SCALES] = base + kv.k_scales
-        words[SegmentWord.VALUES] = base + kv.values
-        words[SegmentWord.VALUE_SCALES] = base + kv.v_scales
+        words[SegmentWord.KEYS] = base + skipped * kv.k_row
+        words[SegmentWord.KEY_SCALES] = base + kv.k_scales + skipped * kv.k_scale_row
+        words[SegmentWord.VALUES] = base + kv.values + skipped
+        words[SegmentWord.VALUE_SCALES] = base + kv.v_scales + skipped * WORD
         words[SegmentWord.WRITE_KEYS] = base + position * kv.k_row
         words[SegmentWord.WRITE_KEY_SCALES] = base + kv.k_scales + position * kv.k_scale_row
         words[SegmentWord.WRITE_VALUES] = base + kv.values + position
         words[SegmentWord.WRITE_VALUE_SCALES] = base + kv.v_scales + position * WORD
         words[SegmentWord.STATE] = base + kv.state
         words[SegmentWord.HAS_STATE] = int(position > 0)
-        words[SegmentWord.FULL_BLOCKS] = segment.full_blocks
-        words[SegmentWord.MASKED_BLOCKS] = segment.masked_blocks
+        words[SegmentWord.FIRST_BLOCKS] = blocks.full - blocks.first
+        words[SegmentWord.FULL_BLOCKS] = blocks.last - blocks.full
+        words[SegmentWord.MASKED_BLOCKS] = (position + segment.num_rows - 1) // ATTENTION_BLOCK + 1 - blocks.last
         return words
 
 

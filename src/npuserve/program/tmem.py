@@ -3,11 +3,13 @@
     0            directory entry of the current layer
                  segment words of the current layer, [segments][16]
                  vectors of the current layer (or the final norm)
+                 the layer's own inputs, [rows][input_size]
                  statistics: one word per row and head, and the running values of a softmax tile
                  scores of one attention tile (the activation's scratch and a convolution's window use the same words)
     rows         one record per row of the step, `row_stride` words apart:
-                     hidden state | cosines | sines | mask          written by the host
-                     qkv, later gate and up
+                     hidden state | cosines | sines | masks         written by the host
+                     copy of the embedding, where layers have inputs of their own
+                     qkv, later gate and up, results that are normed before they are added
                      q and k heads | v heads | attention | mlp      padded with zeros
     logits       over the row records, which are finished by then
 
@@ -108,11 +110,16 @@ class TmemLayout:
     def vectors(self) -> int:
         return round_up(self.segments + self.shape.segments * WORDS_PER_SEGMENT, CACHE_LINE)
 
-    @property
-    def statistics(self) -> int:
-        """One word per row and head, contiguous; at least one per row."""
+    @cached_property
+    def inputs(self) -> int:
         size = self._most(lambda geometry: LayerLayout(geometry).vectors.size)
         return round_up(self.vectors + size, CACHE_LINE)
+
+    @cached_property
+    def statistics(self) -> int:
+        """One word per row and head, contiguous; at least one per row."""
+        size = self._most(lambda geometry: geometry.facts.input_size)
+        return round_up(self.inputs + self.shape.rows * size, CACHE_LINE)
 
     @property
     def tile_rows(self) -> int:
@@ -158,7 +165,8 @@ class TmemLayout:
         return max(1, min(self.shape.rows, ACTIVATION_SCRATCH // geometry.facts.intermediate_size))
 
     def _activation_scratch(self, geometry: LayerGeometry) -> int:
-        return self._activation_rows(geometry) * geometry.facts.intermediate_size
+        facts = geometry.facts
+        return self._activation_rows(geometry) * max(facts.intermediate_size, facts.input_size)
 
     @cached_property
     def rows(self) -> int:
@@ -185,16 +193,40 @@ class TmemLayout:
 
     @property
     def mask(self) -> int:
-        return self.model.hidden + self.model.rotary_words
+        """Of the last blocks that rows see; those of the model without a window, then with each of its windows."""
+        window = self.geometry.facts.window
+        full = self.model.hidden + self.model.rotary_words
+        if window is None:
+            return full
+        return full + (2 + 2 * self.model.windows.index(window)) * self._mask_words
+
+    @property
+    def first_mask(self) -> int:
+        """Of the first blocks that rows see through the layer's window."""
+        return self.mask - self._mask_words
+
+    @property
+    def _mask_words(self) -> int:
+        return self.shape.mask_blocks * ATTENTION_BLOCK
 
     @property
     def record_words(self) -> int:
         """The part the host writes."""
-        return self.mask + self.shape.mask_blocks * ATTENTION_BLOCK
+        masks = 1 + 2 * len(self.model.windows)
+        return self.model.hidden + self.model.rotary_words + masks * self._mask_words
+
+    @property
+    def embedding(self) -> int:
+        return round_up(self.record_words, CACHE_LINE)
+
+    @cached_property
+    def has_inputs(self) -> bool:
+        """Whether some layers have inputs of their own."""
+        return any(geometry.facts.input_size for geometry in self._kinds)
 
     @property
     def qkv(self) -> int:
-        return round_up(self.record_words, CACHE_LINE)
+        return self.embedding + (self.model.hidden if self.has_inputs else 0)
 
     @property
     def gate_up(self) -> int:
@@ -202,8 +234,22 @@ class TmemLayout:
 
     @cached_property
     def qk_heads(self) -> int:
-        wide = self._most(lambda geometry: max(geometry.qkv, 2 * geometry.facts.intermediate_size))
+        wide = self._most(lambda geometry: max(geometry.qkv, 2 * geometry.facts.intermediate_size, _result(geometry)))
         return round_up(self.qkv + wide, CACHE_LINE)
+
+    @property
+    def result(self) -> int:
+        """Of a half of the layer, where it is normed before it is added."""
+        return self.qkv
+
+    @property
+    def input_gate(self) -> int:
+        return self.qkv
+
+    @property
+    def input(self) -> int:
+        """The layer's own input, and the way to it."""
+        return self.qkv + self.geometry.input
 
     @property
     def v_heads(self) -> int:
@@ -211,7 +257,7 @@ class TmemLayout:
 
     @property
     def attention(self) -> int:
-        return self.v_heads + self._most(lambda geometry: geometry.facts.num_kv_heads * geometry.head)
+        return self.v_heads + self._most(lambda geometry: geometry.num_own_kv_heads * geometry.head)
 
     @property
     def mlp(self) -> int:
@@ -261,6 +307,13 @@ class TmemLayout:
 def _padded_mlp(geometry: LayerGeometry) -> int:
     """Words of the down projection's input where it does not stand in the gate's."""
     return 0 if geometry.mlp == geometry.facts.intermediate_size else geometry.mlp
+
+
+def _result(geometry: LayerGeometry) -> int:
+    """Words of results that stand where the input projection's and the gate's did."""
+    names = geometry.facts.names
+    normed = geometry.facts.hidden_size if names.after_attention or names.after_mlp else 0
+    return max(normed, geometry.facts.hidden_size, 2 * geometry.input) if geometry.facts.input_size else normed
 
 
 def most_rows(geometry: Geometry, machine: MachineConfig) -> int:

@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import numpy as np
@@ -196,3 +197,36 @@ def test_layers_of_lfm2_are_convolutions_where_they_are_no_attention() -> None:
 def test_lfm2_adjusts_the_size_of_its_mlp(factor: float, size: int) -> None:
     config = tiny_config("lfm2", block_ff_dim=12_288, block_ffn_dim_multiplier=factor)
     assert model_facts(config).intermediate_size == size
+
+
+def gemma(**changes: Any) -> dict[str, Any]:
+    types = ["sliding_attention", "full_attention"] * 3
+    return tiny_config("gemma4_text", num_hidden_layers=6, layer_types=types, **changes)
+
+
+def test_shared_layers_of_gemma_see_the_last_cache_of_their_kind() -> None:
+    facts = model_facts(gemma(num_kv_shared_layers=2, use_double_wide_mlp=True, global_head_dim=64))
+    assert facts.layer_kinds == (0, 1, 0, 1, 2, 3)
+    assert facts.cache_layers == (0, 1, 2, 3, 2, 3)
+    assert [kind.head_dim for kind in facts.kinds] == [32, 64, 32, 64]
+    assert [kind.window for kind in facts.kinds] == [512, None, 512, None]
+    assert [kind.owns_cache for kind in facts.kinds] == [True, True, False, False]
+    assert [kind.intermediate_size for kind in facts.kinds] == [160, 160, 320, 320]
+    assert facts.kinds[2].inputs == (("self_attn.q_proj", 192),)
+
+
+def test_the_text_side_of_a_gemma_with_towers_is_served() -> None:
+    facts = model_facts({"model_type": "gemma4", "text_config": gemma(num_kv_shared_layers=2), "vision_config": {}})
+    assert facts.embedding == "model.language_model.embed_tokens.weight"
+    skipped = ("model.vision_tower.x.weight", "model.language_model.layers.4.self_attn.k_proj.weight")
+    kept = (
+        "model.language_model.layers.3.self_attn.k_proj.weight",
+        "model.language_model.layers.40.self_attn.k_norm.x",
+    )
+    assert [bool(re.match(facts.skipped, name)) for name in (*skipped, *kept)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("key", ["enable_moe_block", "attention_k_eq_v", "attention_bias"])
+def test_what_gemma_does_not_have_yet_is_refused(key: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=key):
+        model_facts(gemma(**{key: True}))

@@ -31,11 +31,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows of scores that are computed together, with where their q, mask and result stand (strides in words)."""
+    """Rows of scores that are computed together, with where their q, masks and result stand (strides in words).
+
+    `first_mask` is the one for the first blocks of a window.
+    """
 
     parts: tuple[Part, ...]
     q: Address
     q_stride: int
+    first_mask: Address
     mask: Address
     mask_stride: int
     out: Address
@@ -53,7 +57,7 @@ def store(asm: Assembler, tmem: TmemLayout, kv: KvLayout, *, row: Address, rows:
     """
     geometry = tmem.geometry
     load_addresses(asm, SegmentWord.WRITE_KEYS)
-    for head in range(geometry.facts.num_kv_heads):
+    for head in range(geometry.num_own_kv_heads):
         key = tmem.qk_heads + (geometry.facts.num_heads + head) * geometry.head
         asm.emit(
             "QST",
@@ -92,18 +96,16 @@ def attend(asm: Assembler, tmem: TmemLayout, kv: KvLayout, tile: Tile) -> None:
     facts, rows = tmem.geometry.facts, tile.num_rows
     load_addresses(asm, SegmentWord.KEYS)
     asm.emit("RLD", rd=Reg.FULL_BLOCKS, src=Address(Reg.SEGMENT, SegmentWord.FULL_BLOCKS), raw=1)
-    asm.emit("RLD", rd=Reg.MASKED_BLOCKS, src=Address(Reg.SEGMENT, SegmentWord.MASKED_BLOCKS), raw=1)
     _quantize_queries(asm, tmem, tile)
     softmax = Softmax(tmem, rows)
     asm.vop(VectorFunction.FILL, softmax.maximum, b=SCORE_FLOOR, cols=rows)
     asm.vop(VectorFunction.FILL, softmax.total, b=0.0, cols=rows)
     asm.vop(VectorFunction.FILL, tmem.accumulator, b=0.0, cols=rows * facts.head_dim)
+    if facts.window is not None:
+        _masked_blocks(asm, tmem, kv, tile, softmax, SegmentWord.FIRST_BLOCKS, tile.first_mask)
     with asm.loop(Address(Reg.FULL_BLOCKS, 0)):
         _block(asm, tmem, kv, tile, softmax, masked=False)
-    asm.set(Reg.MASK, tile.mask)
-    with asm.loop(Address(Reg.MASKED_BLOCKS, 0)):
-        _block(asm, tmem, kv, tile, softmax, masked=True)
-        asm.step(Reg.MASK, MASK_STEP)
+    _masked_blocks(asm, tmem, kv, tile, softmax, SegmentWord.MASKED_BLOCKS, tile.mask)
     asm.vop(VectorFunction.RECIP, softmax.total, softmax.total, cols=rows)
     asm.vop(
         VectorFunction.MUL,
@@ -115,6 +117,22 @@ def attend(asm: Assembler, tmem: TmemLayout, kv: KvLayout, tile: Tile) -> None:
         strides=(tile.out_stride, facts.head_dim, 1),
         mode=BMode.PER_ROW,
     )
+
+
+def _masked_blocks(
+    asm: Assembler,
+    tmem: TmemLayout,
+    kv: KvLayout,
+    tile: Tile,
+    softmax: "Softmax",
+    count: SegmentWord,
+    mask: Address,
+) -> None:
+    asm.emit("RLD", rd=Reg.MASKED_BLOCKS, src=Address(Reg.SEGMENT, count), raw=1)
+    asm.set(Reg.MASK, mask)
+    with asm.loop(Address(Reg.MASKED_BLOCKS, 0)):
+        _block(asm, tmem, kv, tile, softmax, masked=True)
+        asm.step(Reg.MASK, MASK_STEP)
 
 
 class Softmax:

@@ -1,11 +1,28 @@
 """The LM head: chunks of rows through TMEM into the logits' place in DRAM."""
 
+import math
+
 from npuserve.isa.fields import Address
+from npuserve.isa.spec import VectorFunction
 from npuserve.program.assembler import Assembler
 from npuserve.program.dram import DramLayout
 from npuserve.program.geometry import WORD
 from npuserve.program.kernels.registers import Reg
 from npuserve.program.tmem import TmemLayout
+
+
+def _cap(asm: Assembler, tmem: TmemLayout, size: int, cap: float) -> None:
+    """cap * tanh(z / cap) in place, as 2 cap / (1 + exp2(-2 z / cap * log2 e)) - cap."""
+    steps: tuple[tuple[VectorFunction, float | None], ...] = (
+        (VectorFunction.MUL, -2 / cap * math.log2(math.e)),
+        (VectorFunction.EXP2, None),
+        (VectorFunction.ADD, 1.0),
+        (VectorFunction.RECIP, None),
+        (VectorFunction.MUL, 2 * cap),
+        (VectorFunction.ADD, -cap),
+    )
+    for func, value in steps:
+        asm.vop(func, tmem.logits, tmem.logits, value, rows=tmem.shape.logit_rows, cols=size, strides=(size, size, 0))
 
 
 def head(asm: Assembler, tmem: TmemLayout, dram: DramLayout) -> None:
@@ -38,6 +55,9 @@ def _chunk(asm: Assembler, tmem: TmemLayout, dram: DramLayout, size: int) -> Non
         ors=size,
         m=tmem.shape.logit_rows,
     )
+    cap = dram.geometry.facts.logit_cap
+    if cap is not None:
+        _cap(asm, tmem, size, cap)
     for row in range(tmem.shape.logit_rows):
         asm.emit(
             "ST",

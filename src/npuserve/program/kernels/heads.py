@@ -20,8 +20,10 @@ def add_bias(asm: Assembler, *, out: int, stride: int, rows: int, size: int, bia
     )
 
 
-def norm_heads(asm: Assembler, tmem: TmemLayout, *, first_head: int, num_heads: int, weight: int, eps: float) -> None:
-    """RMS norm of each head in place, heads counted from q's first; the weight has head_dim words."""
+def norm_heads(
+    asm: Assembler, tmem: TmemLayout, *, first_head: int, num_heads: int, weight: int | None, eps: float
+) -> None:
+    """RMS norm of each head in place, heads counted from q's first; the weight, if any, has head_dim words."""
     facts, rows = tmem.geometry.facts, tmem.shape.rows
     size = facts.head_dim
     heads = Grid(tmem.rows + tmem.qkv + first_head * size, tmem.row_stride, size)
@@ -52,16 +54,17 @@ def norm_heads(asm: Assembler, tmem: TmemLayout, *, first_head: int, num_heads: 
             strides=(stride, stride, statistics.stride(sweep)),
             mode=BMode.PER_ROW,
         )
-        asm.vop(
-            VectorFunction.MUL,
-            start,
-            start,
-            weight,
-            rows=sweep.length,
-            cols=size,
-            strides=(stride, stride, 0),
-            mode=BMode.PER_COLUMN,
-        )
+        if weight is not None:
+            asm.vop(
+                VectorFunction.MUL,
+                start,
+                start,
+                weight,
+                rows=sweep.length,
+                cols=size,
+                strides=(stride, stride, 0),
+                mode=BMode.PER_COLUMN,
+            )
 
 
 def rotate_heads(asm: Assembler, tmem: TmemLayout) -> None:
@@ -111,7 +114,7 @@ def copy_values(asm: Assembler, tmem: TmemLayout) -> None:
     """v heads from the qkv product into their padded places."""
     facts = tmem.geometry.facts
     values = tmem.qkv + tmem.geometry.num_qk_heads * facts.head_dim
-    _copy(asm, tmem, values, tmem.v_heads, facts.num_kv_heads, facts.head_dim)
+    _copy(asm, tmem, values, tmem.v_heads, tmem.geometry.num_own_kv_heads, facts.head_dim)
 
 
 def _copy(asm: Assembler, tmem: TmemLayout, part: int, padded: int, num_heads: int, columns: int) -> None:

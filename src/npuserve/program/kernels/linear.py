@@ -1,7 +1,7 @@
 """RMS norm into the activation memory, and matrix products out of it."""
 
 from npuserve.isa.fields import Address
-from npuserve.isa.spec import VectorFunction
+from npuserve.isa.spec import BMode, VectorFunction
 from npuserve.program.assembler import Assembler
 from npuserve.program.dram import Matrix
 from npuserve.program.geometry import BLOCK
@@ -20,10 +20,7 @@ def rms_norm(
     eps: float,
 ) -> None:
     """Quantize x * rsqrt(mean(x^2) + eps) * weight into ACT blocks from 0; `columns` is `size` in whole blocks."""
-    asm.vop(VectorFunction.RSSQ, statistics, source, rows=rows, cols=size, strides=(1, stride, 0))
-    asm.vop(VectorFunction.MUL, statistics, statistics, 1.0 / size, cols=rows)
-    asm.vop(VectorFunction.ADD, statistics, statistics, eps, cols=rows)
-    asm.vop(VectorFunction.RSQRT, statistics, statistics, cols=rows)
+    _inverse_norms(asm, source=source, stride=stride, rows=rows, size=size, statistics=statistics, eps=eps)
     asm.emit(
         "QACT",
         src=source,
@@ -35,6 +32,27 @@ def rms_norm(
         cscale=weight,
         use_cscale=1,
     )
+
+
+def _inverse_norms(
+    asm: Assembler, *, source: int, stride: int, rows: int, size: int, statistics: int, eps: float
+) -> None:
+    """statistics[row] = rsqrt(mean(x^2) + eps)."""
+    asm.vop(VectorFunction.RSSQ, statistics, source, rows=rows, cols=size, strides=(1, stride, 0))
+    asm.vop(VectorFunction.MUL, statistics, statistics, 1.0 / size, cols=rows)
+    asm.vop(VectorFunction.ADD, statistics, statistics, eps, cols=rows)
+    asm.vop(VectorFunction.RSQRT, statistics, statistics, cols=rows)
+
+
+def norm_rows(
+    asm: Assembler, *, source: int, stride: int, rows: int, size: int, weight: int, statistics: int, eps: float
+) -> None:
+    """x * rsqrt(mean(x^2) + eps) * weight in place; the product with the weight is rounded last."""
+    _inverse_norms(asm, source=source, stride=stride, rows=rows, size=size, statistics=statistics, eps=eps)
+    for factor, step, mode in ((statistics, 1, BMode.PER_ROW), (weight, 0, BMode.PER_COLUMN)):
+        asm.vop(
+            VectorFunction.MUL, source, source, factor, rows=rows, cols=size, strides=(stride, stride, step), mode=mode
+        )
 
 
 def quantize(asm: Assembler, *, source: int, stride: int, rows: int, columns: int) -> None:

@@ -21,7 +21,10 @@ class Reg(IntEnum):
     MASK = 9
     FULL_BLOCKS = 10
     MASKED_BLOCKS = 11
+    INPUTS = 12
+    """DRAM address of the rows' inputs to the current layer."""
     SCALES = 12
+    """Of the current chunk of the head, after the layers."""
     LOGITS = 13
     DIRECTORY = 14
     """DRAM address of the current layer's directory entry."""
@@ -46,5 +49,7 @@ class SegmentWord(IntEnum):
     STATE = 8
     FULL_BLOCKS = 9
     MASKED_BLOCKS = 10
-    HAS_STATE = 11
+    FIRST_BLOCKS = 11
+    """Blocks with a mask before those without, where a layer has a window."""
+    HAS_STATE = 12
     """1, but 0 at the beginning of a conversation, whose state is zeros."""
