@@ -140,7 +140,7 @@ def _global_head_dim(config: Config, types: list[str]) -> int:
 def _size_or_none(config: Config, key: str, default: int) -> int:
     """A size that may be 0 or absent."""
     value = config.get(key, default)
-    return positive(config, key) if value else 0
+    return positive({key: value}, key) if value else 0
 
 
 def _cap(config: Config) -> float | None:
