@@ -29,13 +29,17 @@ def test_auto_tells_each_layout(layout: str, runtime_of: Callable[[str], Path]) 
         ("rkllm-runtime version: 1.2.1b1, rknpu driver version: %s", Layout.V1_2),
         ("1.2.2", Layout.V1_2),
         ("rkllm 1.3.0 built", Layout.V1_3),
+        ("librkllm 1.2.3\\0 deflate 1.3.0 Copyright\\0001.2.0", Layout.V1_2),
+        ("1.3.0\\0 deflate 1.2.3 Copyright 1995", Layout.V1_3),
     ],
 )
 def test_auto_finds_the_version_inside_a_sentence(text: str, layout: Layout, tmp_path: Path) -> None:
     assert find_layout(built(tmp_path, "130", text), "auto") is layout
 
 
-@pytest.mark.parametrize("text", ["no version", "1.4.0", "1.2.4", "1.2.1 or 1.3.0", "11.2.1", "1.2.10", "1.3.1"])
+@pytest.mark.parametrize(
+    "text", ["no version", "1.4.0", "1.2.4", "rkllm 1.2.1 or 1.3.0", "1.2.1\\0001.3.0", "11.2.1", "1.2.10", "1.3.1"]
+)
 def test_a_version_that_is_not_known_is_never_guessed(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"set \[llm\] runtime to 1.2 \(1.2.1 to 1.2.3\) or 1.3"):
         find_layout(built(tmp_path, "130", text), "auto")

@@ -248,6 +248,16 @@ def test_a_client_that_leaves_frees_the_npu(start: Start) -> None:
     assert "VIOLATION" not in log.read_text()
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_piece_is_lost_however_fast_they_come(start: Start, layout: str) -> None:
+    pieces: list[tuple[int, str | bytes]] = [(1000 + n, f"{n} ") for n in range(3000)]
+    server, _ = start(pieces, layout=layout, llm={"max_context_len": 16384})
+    for _ in range(3):
+        reply = chat(server, max_tokens=4000).json()
+        assert reply["choices"][0]["message"]["content"] == "".join(f"{n} " for n in range(3000))
+        assert reply["usage"]["completion_tokens"] == 3000
+
+
 def test_concurrent_requests_wait_for_each_other(start: Start) -> None:
     server, log = start(delay_us=3000)
     with ThreadPoolExecutor(8) as pool:

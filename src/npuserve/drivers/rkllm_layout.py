@@ -23,6 +23,7 @@ LIBRARY_PATHS = tuple(
 _SYMBOL_SINCE_1_2_1 = b"\0rkllm_get_kv_cache_size\0"
 _INIT_SYMBOL = b"\0rkllm_init\0"
 _VERSION = re.compile(rb"(?<![\w.])1\.([23])\.(\d{1,2})(?:[ab]\d{1,3}|-[\w.]{1,20})?(?![\w.])")
+_STRING = re.compile(rb"[\x20-\x7e]{5,}")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 
 
@@ -39,7 +40,7 @@ def find_library(configured: str | None) -> Path:
 def find_layout(library: Path, configured: str) -> Layout:
     """The layout of `library`; `configured` other than auto is taken at its word.
 
-    1.2.0 lacks a symbol; the others are told apart by the version string in the read-only data. Raises ConfigError
+    1.2.0 lacks a symbol; the others are told apart by a version string in the read-only data. Raises ConfigError
     when that leaves a doubt, DeviceUnavailableError when the file cannot be read or is not that library.
     """
     if configured != "auto":
@@ -56,7 +57,7 @@ def find_layout(library: Path, configured: str) -> Layout:
         raise DeviceUnavailableError(f"{library}: exports no rkllm_init; this is not librkllmrt")
     if _SYMBOL_SINCE_1_2_1 not in data:
         return Layout.V1_2_0
-    versions = {(int(minor), int(patch)) for minor, patch in _VERSION.findall(read_only_data(data))}
+    versions = _versions(read_only_data(data))
     layouts = {_layout_of(*version) for version in versions}
     layout = layouts.pop() if len(layouts) == 1 else None
     if layout is None:
@@ -82,6 +83,16 @@ def read_only_data(data: bytes) -> bytes:
         if names[name : name + 8] == b".rodata\0":
             return data[offset : offset + length]
     return data
+
+
+def _versions(data: bytes) -> set[tuple[int, int]]:
+    """(minor, patch) of every version 1.2.x and 1.3.x in strings that speak of rkllm; without any, of strings that are
+    a version and nothing else: other libraries that are linked in have versions of that kind as well.
+    """
+    strings = _STRING.findall(data)
+    spoken = [found for text in strings if b"rkllm" in text.lower() for found in _VERSION.findall(text)]
+    alone = [found.groups() for text in strings if (found := _VERSION.fullmatch(text))]
+    return {(int(minor), int(patch)) for minor, patch in spoken or alone}
 
 
 def _layout_of(minor: int, patch: int) -> Layout | None:
