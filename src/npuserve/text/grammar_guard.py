@@ -65,5 +65,7 @@ class GrammarGuard:
             process.stdin.flush()
         except OSError:
             return False
-        ready, _, _ = select.select([process.stdout], [], [], limit_s)
-        return bool(ready) and process.stdout.read(1) == b"."
+        # Not select: a server with many clients has file descriptors beyond what that takes.
+        waiting = select.poll()
+        waiting.register(process.stdout, select.POLLIN)
+        return bool(waiting.poll(1e3 * limit_s)) and process.stdout.read(1) == b"."
