@@ -13,6 +13,7 @@ from npuserve.devices.otpu import OtpuDevice
 from npuserve.isa.machine import WIDE, MachineConfig
 from npuserve.models.facts import ModelFacts
 from npuserve.models.registry import model_facts
+from npuserve.models.weight_formats import FormatPlan, describe_formats, with_formats
 from npuserve.program.dram import DramLayout
 from npuserve.program.geometry import Geometry
 from npuserve.program.image import build_image, open_image
@@ -57,13 +58,19 @@ def simulate(
     image: Path | None = None,
     key: str = "test",
     facts: ModelFacts | None = None,
+    formats: FormatPlan | None = None,
+    paired: bool = False,
 ) -> Simulated:
     """Build the image beside the checkpoint (or at `image`) unless one with this key is there; open a device on it.
 
     `kind` is reference or native; None takes the native machine where it is built. `facts` replace the checkpoint's.
+    `formats` (None: int8) are those of the weights; with `paired` 4-bit ones are multiplied with PAIR.
     """
     checkpoint = open_checkpoint(path)
     facts = facts or model_facts(checkpoint.config)
+    if formats is not None:
+        facts = with_formats(facts, formats, paired=paired)
+        key += describe_formats(facts)
     geometry = Geometry(facts, capacity)
     dram = DramLayout(geometry, num_slots, max_rows or most_rows(geometry, machine))
     file = image or path / "device.img"

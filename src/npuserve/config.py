@@ -64,18 +64,14 @@ class ServeSettings:
     wformat: str = _option(
         "auto",
         _MODEL,
-        "weight format of the layers",
+        "weight format of the layers; mix is what is recommended for the model, auto that or int8",
         choices=("auto", *_FORMATS, "mix"),
-        unbuilt="a weight format other than int8",
-        works_with=("auto", "int8"),
     )
     head_format: str | None = _option(
         None,
         _MODEL,
         "weight format of the LM head (default: as --wformat)",
         choices=_FORMATS,
-        unbuilt="a head format other than int8",
-        works_with=("int8",),
     )
     pool: str | None = _option(
         None, _MODEL, "expert pool of a streamed mixture-of-experts model", metavar="FILE", unbuilt=_EXPERTS

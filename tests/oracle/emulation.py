@@ -24,6 +24,7 @@ tips over. In a deep model one such code is enough to change most later ones: tw
 by 1e-7 at the embedding (`noise`) drift as far apart, which is the measure for how near a device can come.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -101,15 +102,21 @@ def hadamard_basis(size: int) -> Array:
 
 
 class Emulation:
-    """One checkpoint; weights are read and rounded once."""
+    """One checkpoint; weights are read and rounded once. `known` are matrices by name that are taken as they are."""
 
     def __init__(
-        self, checkpoint: Checkpoint, facts: ModelFacts, rounding: Rounding | None = None, *, noise: float = 0.0
+        self,
+        checkpoint: Checkpoint,
+        facts: ModelFacts,
+        rounding: Rounding | None = None,
+        *,
+        noise: float = 0.0,
+        known: Mapping[str, Array] | None = None,
     ) -> None:
         self.facts, self.rounding = facts, rounding or Rounding()
         self.noise = noise
         self._checkpoint = checkpoint
-        self._weights: dict[str, Array] = {}
+        self._weights = {f"int8 {name}": matrix for name, matrix in (known or {}).items()}
         self._basis = hadamard_basis(facts.hidden_size)
 
     def logits(self, token_ids: NDArray[np.int64]) -> Array:

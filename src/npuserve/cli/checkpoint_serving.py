@@ -1,5 +1,6 @@
 """A checkpoint on a device of the common engine, with the store of its contexts: what both serve commands can run."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -75,9 +76,15 @@ def load_checkpoint(
 def open_isa(settings: ServeSettings, checkpoint: Checkpoint) -> Device:
     """The instruction-set simulator with `checkpoint` loaded."""
     from npuserve.cli.build_progress import BuildProgress
+    from npuserve.cli.chosen_formats import chosen_formats
     from npuserve.devices.isa import IsaSettings, open_isa_device
 
-    wanted = IsaSettings(num_slots=settings.slots, context_length=settings.cap, num_threads=settings.threads)
+    wanted = IsaSettings(
+        num_slots=settings.slots,
+        context_length=settings.cap,
+        num_threads=settings.threads,
+        formats=chosen_formats(settings.model, settings.wformat, settings.head_format, os.environ),
+    )
     return open_isa_device(checkpoint, wanted, BuildProgress)
 
 

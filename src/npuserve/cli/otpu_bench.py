@@ -2,16 +2,22 @@
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
+from npuserve.cli.chosen_formats import chosen_formats
+from npuserve.config import Option, ServeSettings, option_of
 from npuserve.core import Row, SamplingParams
 from npuserve.errors import ConfigError, NpuserveError
+
+if TYPE_CHECKING:
+    from npuserve.models.weight_formats import FormatPlan
 
 ROW_COUNTS = (1, 2, 4, 8, 16)
 TOKEN = 100
@@ -43,10 +49,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if options.json:
-        print(json.dumps({"model": options.model, "threads": options.threads, "figures": [asdict(f) for f in figures]}))
+        print(
+            json.dumps(
+                {
+                    "model": options.model,
+                    "wformat": options.wformat,
+                    "threads": options.threads,
+                    "figures": [asdict(f) for f in figures],
+                }
+            )
+        )
     else:
         _print_table(figures)
     return 0
+
+
+def option(name: str) -> Option:
+    """The server's option of the same name."""
+    return next(option_of(setting) for setting in fields(ServeSettings) if setting.name == name)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure the device alone: prefill and decode speed, and where a step's time goes.",
     )
     parser.add_argument("--model", default="smollm2", help="short name, checkpoint folder or .gguf file (%(default)s)")
+    parser.add_argument("--wformat", default="auto", choices=option("wformat").choices, help=option("wformat").help)
+    parser.add_argument("--head-format", choices=option("head_format").choices, help=option("head_format").help)
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="simulator threads; 0 means all cores")
     parser.add_argument("--prompt", type=int, default=512, metavar="N", help="prompt tokens (%(default)s)")
     parser.add_argument("--steps", type=int, default=64, metavar="N", help="decode steps per row count (%(default)s)")
@@ -66,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
 def _measure(options: argparse.Namespace) -> list[Figure]:
     if min(options.prompt, options.steps, options.context) < 1 or options.threads < 0:
         raise ConfigError("--prompt, --steps and --context must be at least 1, --threads at least 0")
-    with opened_device(options.model, options.threads, max(ROW_COUNTS), _capacity(options)) as device:
+    formats = chosen_formats(options.model, options.wformat, options.head_format, os.environ)
+    with opened_device(options.model, options.threads, max(ROW_COUNTS), _capacity(options), formats) as device:
         limit = device.capabilities.max_rows
         figures = [prefill(device, options.prompt)]
         for rows in ROW_COUNTS:
@@ -80,15 +103,23 @@ def _capacity(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def opened_device(model: str, num_threads: int, num_slots: int, capacity: int) -> Iterator[Any]:
+def opened_device(
+    model: str, num_threads: int, num_slots: int, capacity: int, formats: "FormatPlan | None" = None
+) -> Iterator[Any]:
     """The isa device with a model loaded, closed at the end."""
     from npuserve.checkpoints.checkpoint import open_checkpoint
     from npuserve.checkpoints.locate import ensure_checkpoint
     from npuserve.checkpoints.progress import Progress
     from npuserve.devices.isa import IsaSettings, open_isa_device
+    from npuserve.models.weight_formats import FormatPlan
 
     checkpoint = open_checkpoint(ensure_checkpoint(model, progress=Progress()))
-    settings = IsaSettings(num_slots=num_slots, context_length=capacity, num_threads=num_threads)
+    settings = IsaSettings(
+        num_slots=num_slots,
+        context_length=capacity,
+        num_threads=num_threads,
+        formats=formats or FormatPlan(),
+    )
     device = open_isa_device(checkpoint, settings)
     try:
         yield device

@@ -2,18 +2,23 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
 from npuserve.checkpoints.checkpoint import Checkpoint
 from npuserve.devices.otpu import OtpuDevice
 from npuserve.isa.machine import WIDE, MachineConfig
+from npuserve.models.facts import ModelFacts
 from npuserve.models.registry import model_facts
+from npuserve.models.weight_formats import FormatPlan, describe_formats, format_label, with_formats
 from npuserve.program.dram import DramLayout
 from npuserve.program.geometry import Geometry
 from npuserve.program.image import Image, Progress, build_image, image_key, open_image
 from npuserve.program.tmem import most_rows
+
+PAIRED_MCOLS = 4
+"""On a machine with so few columns 4-bit weights stream at half speed unless PAIR has a column take two blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ class IsaSettings:
     num_threads: int = 0
     machine: MachineConfig = WIDE
     cache: Path | None = None
+    formats: FormatPlan = field(default_factory=FormatPlan)
 
 
 def cache_folder() -> Path:
@@ -43,33 +49,36 @@ def open_isa_device(
     """A ready device. `progress` is called when an image has to be built, and what it returns as the build goes on.
 
     The context is the smaller of the settings' and the model's. Raises CheckpointError for a checkpoint that
-    cannot be served, ProgramError when it does not fit the machine, DeviceUnavailableError without the native core.
+    cannot be served, ConfigError for formats that do not fit the model, ProgramError when it does not fit the
+    machine, DeviceUnavailableError without the native core.
     """
     from npuserve.sim.native import native_link
 
-    facts = model_facts(checkpoint.config)
+    paired = settings.machine.mcols <= PAIRED_MCOLS
+    facts = with_formats(model_facts(checkpoint.config), settings.formats, paired=paired)
     geometry = Geometry(facts, min(settings.context_length, facts.context_length))
     num_slots = 1 if facts.has_state else settings.num_slots
     dram = DramLayout(geometry, num_slots, most_rows(geometry, settings.machine))
     link = native_link(settings.machine, dram.size, settings.num_threads)
-    path = image_path(checkpoint, settings.cache or cache_folder())
+    path = image_path(checkpoint, facts, settings.cache or cache_folder())
     image = cached_image(path, checkpoint, dram, progress)
     device = OtpuDevice(link, settings.machine, dram, image, "isa")
     device.warm_up()
     return device
 
 
-def image_path(checkpoint: Checkpoint, folder: Path) -> Path:
-    """One file per checkpoint path; its key says whether it still fits."""
+def image_path(checkpoint: Checkpoint, facts: ModelFacts, folder: Path) -> Path:
+    """One file per checkpoint path and weight formats; its key says whether it still fits."""
     place = blake2b(str(checkpoint.path.resolve()).encode(), digest_size=4).hexdigest()
-    return folder / f"{checkpoint.name}-{place}.int8.img"
+    return folder / f"{checkpoint.name}-{place}.{format_label(facts)}.img"
 
 
 def cached_image(
     path: Path, checkpoint: Checkpoint, dram: DramLayout, progress: Callable[[], Progress] | None = None
 ) -> Image:
     """The image at `path` if it was built from this checkpoint, else a new one."""
-    key, facts = image_key(checkpoint), dram.geometry.facts
+    facts = dram.geometry.facts
+    key = image_key(checkpoint, describe_formats(facts))
     if image := open_image(path, key, facts):
         return image
     return build_image(path, key, checkpoint, facts, dram, progress() if progress else lambda done, total: None)

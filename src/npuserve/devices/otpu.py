@@ -10,15 +10,17 @@ from npuserve.core import PAGE_TOKENS, Row
 from npuserve.devices.base import Capabilities, StepResult
 from npuserve.devices.otpu_pages import OtpuPages
 from npuserve.drivers.base import Link
-from npuserve.drivers.registers import CARD_ID, Caps, Control, Register, Status
+from npuserve.drivers.registers import CARD_ID, Caps, Control, Extensions, Register, Status, extensions
 from npuserve.errors import DeviceError, DeviceUnavailableError
 from npuserve.isa.machine import MachineConfig
+from npuserve.models.weight_formats import describe_formats
 from npuserve.program.decoder import build
 from npuserve.program.dram import BEAT, PAGE, DramLayout
 from npuserve.program.geometry import round_up
 from npuserve.program.image import VERSION, Image
 from npuserve.program.step_table import Segment, StepTable, segments_of
 from npuserve.program.tmem import Shape
+from npuserve.quant.formats import NVFP4
 
 REQUIRED = Caps.GEN
 WARM_UP_STEPS = 2
@@ -115,9 +117,25 @@ class OtpuDevice:
     def _check_card(self) -> None:
         if (found := self._link.read_register(Register.ID)) != CARD_ID:
             raise DeviceUnavailableError(f"register ID reads {found:#x}, not {CARD_ID:#x}: this is no openTPU card")
-        if missing := REQUIRED & ~Caps(self._link.read_register(Register.CAPS)):
+        matrices = self._dram.matrices
+        required = REQUIRED
+        if any(matrix.format.is_four_bit for matrix in matrices):
+            required |= Caps.W4
+        if any(matrix.paired for matrix in matrices):
+            required |= Caps.PAIR
+        if missing := required & ~Caps(self._link.read_register(Register.CAPS)):
             raise DeviceUnavailableError(
                 f"the card's image lacks {missing.name}, which our programs need; load a newer"
+                + (" or serve with --wformat int8" if missing & (Caps.W4 | Caps.PAIR) else "")
+            )
+        if any(matrix.format is NVFP4 for matrix in matrices):
+            self._require_nvfp4()
+
+    def _require_nvfp4(self) -> None:
+        if Extensions.NVFP4 not in extensions(self._link.read_register(Register.EXTENSIONS)):
+            raise DeviceUnavailableError(
+                "this card cannot multiply with nvfp4 weights, which are an extension of the simulator;"
+                " serve with --wformat fp4, int4 or int8"
             )
 
     def _write_tables(self, step: "_Step") -> None:
@@ -224,15 +242,16 @@ class _Step:
 
 
 def _page_format(dram: DramLayout, machine: MachineConfig) -> str:
-    """What must be equal for a page to be understood: the image's basis, and the machine's sizes, as sums depend on
-    them."""
+    """What must be equal for a page to be understood: the image's basis, the weights' formats, and the machine's sizes,
+    as sums depend on them."""
     geometry = dram.geometry
     kinds = "+".join(
         f"{len(geometry.layers_of(index))}x{kind.facts.num_kv_heads}x{kind.head}x{kind.value_rows}"
         + (f"s{kind.state}" if kind.state else "")
         for index, kind in enumerate(geometry.kinds)
     )
-    return f"otpu{VERSION}-int8-{kinds}-d{machine.depth}c{machine.mcols}l{machine.lanes}"
+    formats = describe_formats(geometry.facts)
+    return f"otpu{VERSION}-{formats}-{kinds}-d{machine.depth}c{machine.mcols}l{machine.lanes}"
 
 
 def _check(segment: Segment, capabilities: Capabilities) -> None:

@@ -55,7 +55,8 @@ class LayerNames:
 
 @dataclass(frozen=True, slots=True)
 class LayerFormats:
-    """Weight formats of a layer's matrices: `mixer` is what reads and writes the layer's first half.
+    """Weight formats of a layer's matrices: `mixer` is what reads and writes the layer's first half, `inputs` is what
+    takes in the layer's own inputs.
 
     `paired` has the 4-bit ones multiplied with PAIR, which changes the last bits of sums.
     """
@@ -63,7 +64,16 @@ class LayerFormats:
     mixer: WeightFormat = INT8
     gate_up: WeightFormat = INT8
     down: WeightFormat = INT8
+    inputs: WeightFormat = INT8
     paired: bool = False
+
+    @property
+    def has_four_bits(self) -> bool:
+        return any(kept.is_four_bit for kept in (self.mixer, self.gate_up, self.down, self.inputs))
+
+    def __str__(self) -> str:
+        names = "/".join(kept.name for kept in (self.mixer, self.gate_up, self.down, self.inputs))
+        return names + ("p" if self.paired else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

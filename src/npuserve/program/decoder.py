@@ -105,5 +105,6 @@ class _Decoder:
             weight=tmem.vectors,
             statistics=tmem.statistics,
             eps=facts.norm_eps,
+            paired=dram.head.paired,
         )
         head(asm, tmem, dram)

@@ -1,6 +1,6 @@
 """Where everything stands in card memory.
 
-    0                 layer 0: vectors (fp32), then per matrix its int8 rows and their scales
+    0                 layer 0: vectors (fp32), then per matrix its rows and their scales
     layer_stride      layer 1 …
                       directory of the layers, where they are of several kinds
                       final norm, head rows, head scales
@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import NDArray
+
 from npuserve.errors import ProgramError
 from npuserve.program.geometry import ATTENTION_BLOCK, BLOCK, WORD, Geometry, LayerGeometry, round_up
+from npuserve.quant.formats import INT8, WeightFormat
 
 PAGE = 4096
 BEAT = 64
@@ -29,30 +33,39 @@ ADDRESS_SPACE = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A packed matrix: rows [n, blocks * 128] int8 at `weights`, scales [n, blocks] fp32 at `scales`."""
+    """A packed matrix: n rows of codes at `weights`, n rows of scale words at `scales`; `paired` has MM use PAIR."""
 
     weights: int
     scales: int
     n: int
     blocks: int
+    format: WeightFormat = INT8
+    paired: bool = False
 
     @property
     def row_stride(self) -> int:
-        return self.blocks * BLOCK
+        return self.format.row_bytes(self.blocks)
 
     @property
     def scale_stride(self) -> int:
-        return self.blocks * WORD
+        return self.format.scale_stride(self.blocks, paired=self.paired)
+
+    def pack(self, weights: NDArray[np.float32]) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+        """Some rows of it, float32 [rows, K], as they stand in memory: codes and scales."""
+        codes, scales = self.format.pack(weights)
+        padding = self.scale_stride // WORD - scales.shape[1]
+        return codes, np.pad(scales, ((0, 0), (0, padding)))
 
     @property
     def end(self) -> int:
         return round_up(self.scales + self.n * self.scale_stride, BLOCK)
 
 
-def matrix_at(offset: int, n: int, columns: int) -> Matrix:
-    """A matrix placed at a multiple of 128."""
+def matrix_at(offset: int, n: int, columns: int, kept: WeightFormat = INT8, *, paired: bool = False) -> Matrix:
+    """A matrix placed at a multiple of 128; only 4-bit ones are ever paired."""
     blocks = columns // BLOCK
-    return Matrix(offset, round_up(offset + n * columns, BLOCK), n, blocks)
+    scales = round_up(offset + n * kept.row_bytes(blocks), BLOCK)
+    return Matrix(offset, scales, n, blocks, kept, paired and kept.is_four_bit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,36 +119,56 @@ class LayerLayout:
     @cached_property
     def qkv(self) -> Matrix:
         start = round_up(self.vectors.size * WORD, BLOCK)
-        return matrix_at(start, self.geometry.qkv, self.geometry.hidden)
+        return self._matrix(start, self.geometry.qkv, self.geometry.hidden, self.geometry.facts.formats.mixer)
 
     @cached_property
     def o(self) -> Matrix:
-        return matrix_at(self.qkv.end, self.geometry.facts.hidden_size, self.geometry.attention)
+        facts = self.geometry.facts
+        return self._matrix(self.qkv.end, facts.hidden_size, self.geometry.attention, facts.formats.mixer)
 
     @cached_property
     def gate_up(self) -> Matrix:
-        return matrix_at(self.o.end, 2 * self.geometry.facts.intermediate_size, self.geometry.hidden)
+        facts = self.geometry.facts
+        return self._matrix(self.o.end, 2 * facts.intermediate_size, self.geometry.hidden, facts.formats.gate_up)
 
     @cached_property
     def down(self) -> Matrix:
-        return matrix_at(self.gate_up.end, self.geometry.facts.hidden_size, self.geometry.mlp)
+        facts = self.geometry.facts
+        return self._matrix(self.gate_up.end, facts.hidden_size, self.geometry.mlp, facts.formats.down)
 
     @cached_property
     def inputs(self) -> Matrix:
         """The layer's share of the projection of the embedding."""
-        return matrix_at(self.down.end, self.geometry.facts.input_size, self.geometry.hidden)
+        return self._matrix(
+            self.down.end, self.geometry.facts.input_size, self.geometry.hidden, self.geometry.facts.formats.inputs
+        )
 
     @cached_property
     def input_gate(self) -> Matrix:
-        return matrix_at(self.inputs.end, self.geometry.facts.input_size, self.geometry.hidden)
+        return self._matrix(
+            self.inputs.end, self.geometry.facts.input_size, self.geometry.hidden, self.geometry.facts.formats.inputs
+        )
 
     @cached_property
     def input_projection(self) -> Matrix:
-        return matrix_at(self.input_gate.end, self.geometry.facts.hidden_size, self.geometry.input)
+        return self._matrix(
+            self.input_gate.end,
+            self.geometry.facts.hidden_size,
+            self.geometry.input,
+            self.geometry.facts.formats.inputs,
+        )
 
     @property
     def stride(self) -> int:
         return self.input_projection.end
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        mixer_and_mlp = self.qkv, self.o, self.gate_up, self.down
+        return (*mixer_and_mlp, self.inputs, self.input_gate, self.input_projection)
+
+    def _matrix(self, offset: int, n: int, columns: int, kept: WeightFormat) -> Matrix:
+        return matrix_at(offset, n, columns, kept, paired=self.geometry.facts.formats.paired)
 
 
 @dataclass(frozen=True)
@@ -271,7 +304,13 @@ class DramLayout:
     @cached_property
     def head(self) -> Matrix:
         start = round_up(self.final_norm + self.geometry.hidden * WORD, BLOCK)
-        return matrix_at(start, self.geometry.facts.vocab_size, self.geometry.hidden)
+        facts = self.geometry.facts
+        return matrix_at(start, facts.vocab_size, self.geometry.hidden, facts.head_format, paired=facts.formats.paired)
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """One layer's of each kind, and the head."""
+        return (*(matrix for kind in self.kinds for matrix in kind.matrices), self.head)
 
     @property
     def image_bytes(self) -> int:

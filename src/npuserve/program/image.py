@@ -56,9 +56,9 @@ class Image:
     layer_inputs: LayerInputs | None = None
 
 
-def image_key(checkpoint: Checkpoint) -> str:
-    """What must be equal for an image to be reused."""
-    return f"{VERSION}-int8-{checkpoint.fingerprint}"
+def image_key(checkpoint: Checkpoint, formats: str = "int8") -> str:
+    """What must be equal for an image to be reused; `formats` describes the formats of all its matrices."""
+    return f"{VERSION}-{formats}-{checkpoint.fingerprint}"
 
 
 def open_image(path: Path, key: str, facts: ModelFacts) -> Image | None:
@@ -355,7 +355,7 @@ class _Writer:
     def _matrix(
         self, base: int, matrix: Matrix, weights: NDArray[np.float32]
     ) -> Iterator[tuple[int, NDArray[np.generic]]]:
-        packed, scales = int8.pack(weights)
+        packed, scales = matrix.pack(weights)
         yield base + matrix.weights, packed
         yield base + matrix.scales, scales
 
@@ -364,9 +364,9 @@ class _Writer:
         self._expect(name, (matrix.n, self.facts.hidden_size))
         for start in range(0, matrix.n, HEAD_ROWS_AT_ONCE):
             rows = self.checkpoint.tensor_rows(name, start, min(start + HEAD_ROWS_AT_ONCE, matrix.n))
-            packed, scales = int8.pack(self._behind(self.facts.final_norm, self._finite(name, rows)))
+            packed, scales = matrix.pack(self._behind(self.facts.final_norm, self._finite(name, rows)))
             yield matrix.weights + start * matrix.row_stride, packed
-            yield matrix.scales + start * matrix.blocks * WORD, scales
+            yield matrix.scales + start * matrix.scale_stride, scales
 
 
 def _score_scale(facts: LayerFacts) -> float:

@@ -6,7 +6,7 @@ from npuserve.isa.fields import Address
 from npuserve.isa.spec import BMode, VectorFunction
 from npuserve.program.assembler import Assembler
 from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout, Matrix
-from npuserve.program.geometry import WORD
+from npuserve.program.geometry import BLOCK, WORD
 from npuserve.program.kernels.attention import Part, Tile, attend, store
 from npuserve.program.kernels.convolution import short_convolution
 from npuserve.program.kernels.gated import gated
@@ -33,7 +33,7 @@ class LayerBody:
             self._clear(start, size)
         asm.emit("LD", src=Address(Reg.LAYER, 0), dst=tmem.vectors, count=layer.vectors.size)
         asm.emit("LD", src=Address(Reg.TABLE, 0), dst=tmem.segments, count=self.shape.segments * WORDS_PER_SEGMENT)
-        self._norm(layer.vectors.input_norm)
+        self._norm(layer.vectors.input_norm, layer.qkv)
         self._linear(layer.qkv, tmem.qkv)
         if self.geometry.facts.qkv_bias:
             self._bias(tmem.qkv, self.geometry.qkv, layer.vectors.qkv_bias)
@@ -42,15 +42,15 @@ class LayerBody:
         else:
             self._heads()
             self._attention()
-        self._project(tmem.attention, self.geometry.attention)
+        self._project(tmem.attention, layer.o)
         self._add(layer.o, layer.vectors.after_attention if names.after_attention else None)
         if self.geometry.facts.o_bias:
             self._bias(tmem.hidden, self.geometry.facts.hidden_size, layer.vectors.o_bias)
-        self._norm(layer.vectors.post_norm)
+        self._norm(layer.vectors.post_norm, layer.gate_up)
         self._linear(layer.gate_up, tmem.gate_up)
         size = self.geometry.facts.intermediate_size
         gated(asm, tmem, gate=tmem.gate_up, up=tmem.gate_up + size, out=tmem.mlp, size=size)
-        self._project(tmem.mlp, self.geometry.mlp)
+        self._project(tmem.mlp, layer.down)
         self._add(layer.down, layer.vectors.after_mlp if names.after_mlp else None)
         if self.geometry.facts.input_size:
             self._own_input()
@@ -96,16 +96,16 @@ class LayerBody:
         count = self.shape.rows * size
         asm.emit("LD", src=Address(Reg.INPUTS, 0), dst=tmem.inputs, count=count)
         asm.step(Reg.INPUTS, count * WORD)
-        self._project(tmem.embedding, self.geometry.hidden)
+        self._project(tmem.embedding, layer.inputs)
         self._linear(layer.inputs, tmem.input)
         self._norm_part(tmem.input, size, layer.vectors.inputs_norm)
         self._add_part(tmem.input, tmem.inputs, size, size)
-        self._project(tmem.hidden, self.geometry.hidden)
+        self._project(tmem.hidden, layer.input_gate)
         self._linear(layer.input_gate, tmem.input_gate)
         gated(asm, tmem, gate=tmem.input_gate, up=tmem.input, out=tmem.input_gate, size=size)
         if padding := self.geometry.input - size:
             self._clear(tmem.input_gate + size, padding)
-        self._project(tmem.input_gate, self.geometry.input)
+        self._project(tmem.input_gate, layer.input_projection)
         self._add(layer.input_projection, layer.vectors.after_input)
 
     def _scale(self, scalar: int) -> None:
@@ -121,7 +121,7 @@ class LayerBody:
             mode=BMode.PER_ROW,
         )
 
-    def _norm(self, weight: int) -> None:
+    def _norm(self, weight: int, consumer: Matrix) -> None:
         tmem, facts = self.tmem, self.geometry.facts
         rms_norm(
             self.asm,
@@ -133,11 +133,20 @@ class LayerBody:
             weight=tmem.vectors + weight,
             statistics=tmem.statistics,
             eps=facts.norm_eps,
+            paired=consumer.paired,
         )
 
-    def _project(self, part: int, columns: int) -> None:
+    def _project(self, part: int, consumer: Matrix) -> None:
+        """Quantize a part of the rows for the matrix that reads it."""
         tmem = self.tmem
-        quantize(self.asm, source=tmem.rows + part, stride=tmem.row_stride, rows=self.shape.rows, columns=columns)
+        quantize(
+            self.asm,
+            source=tmem.rows + part,
+            stride=tmem.row_stride,
+            rows=self.shape.rows,
+            columns=consumer.blocks * BLOCK,
+            paired=consumer.paired,
+        )
 
     def _bias(self, part: int, size: int, bias: int) -> None:
         tmem = self.tmem

@@ -319,6 +319,9 @@ def _result(geometry: LayerGeometry) -> int:
 def most_rows(geometry: Geometry, machine: MachineConfig) -> int:
     """The most rows a step can have on a machine, whatever their kinds; ProgramError when not even one fits."""
     limit = min(machine.act_rows, machine.mcols)
+    if geometry.facts.formats.paired:
+        # PAIR takes two rows of the machine for each of ours; the same for all shapes, so that sums are the same too.
+        limit //= 2
     for rows in range(limit, 0, -1):
         try:
             for prefill_rows in range(rows + 1):

@@ -95,8 +95,6 @@ def test_wrong_value_is_one_line_with_value_and_range(
         ["--backend", "board"],
         ["--backend", "board-sim"],
         ["--dev", "/dev/xdma1"],
-        ["--wformat", "fp4"],
-        ["--head-format", "int4"],
         ["--pool", "file"],
         ["--mtp"],
         ["--mtp-from", "dir"],
@@ -114,8 +112,6 @@ def test_option_without_its_part_is_refused_even_with_its_default(arguments: lis
     "arguments",
     [
         ["--backend", "isa"],
-        ["--wformat", "int8"],
-        ["--head-format", "int8"],
         ["--reasoning-parser", "qwen3"],
     ],
 )

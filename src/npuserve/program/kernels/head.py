@@ -54,6 +54,8 @@ def _chunk(asm: Assembler, tmem: TmemLayout, dram: DramLayout, size: int) -> Non
         srs=dram.head.scale_stride,
         ors=size,
         m=tmem.shape.logit_rows,
+        wf=dram.head.format.wf,
+        pair=int(dram.head.paired),
     )
     cap = dram.geometry.facts.logit_cap
     if cap is not None:

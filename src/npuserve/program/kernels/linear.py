@@ -18,8 +18,12 @@ def rms_norm(
     weight: int,
     statistics: int,
     eps: float,
+    paired: bool = False,
 ) -> None:
-    """Quantize x * rsqrt(mean(x^2) + eps) * weight into ACT blocks from 0; `columns` is `size` in whole blocks."""
+    """Quantize x * rsqrt(mean(x^2) + eps) * weight into ACT blocks from 0; `columns` is `size` in whole blocks.
+
+    `paired` says that the matrix to come is.
+    """
     _inverse_norms(asm, source=source, stride=stride, rows=rows, size=size, statistics=statistics, eps=eps)
     asm.emit(
         "QACT",
@@ -31,6 +35,7 @@ def rms_norm(
         use_rscale=1,
         cscale=weight,
         use_cscale=1,
+        dup=int(paired),
     )
 
 
@@ -55,9 +60,9 @@ def norm_rows(
         )
 
 
-def quantize(asm: Assembler, *, source: int, stride: int, rows: int, columns: int) -> None:
-    """Quantize rows of whole blocks into ACT blocks from 0."""
-    asm.emit("QACT", src=source, srs=stride, rows=rows, kb=columns // BLOCK)
+def quantize(asm: Assembler, *, source: int, stride: int, rows: int, columns: int, paired: bool = False) -> None:
+    """Quantize rows of whole blocks into ACT blocks from 0; `paired` says that the matrix to come is."""
+    asm.emit("QACT", src=source, srs=stride, rows=rows, kb=columns // BLOCK, dup=int(paired))
 
 
 def linear(
@@ -83,4 +88,6 @@ def linear(
         ors=stride,
         m=rows,
         acc=int(accumulate),
+        wf=matrix.format.wf,
+        pair=int(matrix.paired),
     )
