@@ -14,14 +14,21 @@ from npuserve.kvstore.store import ContextStore, Match
 class Restoration:
     """Puts `matches` into the slot of `sequence` in order, as they come; pages stay lent to it until `close`.
 
-    What comes from disk is fetched by another thread, which calls `on_progress`. A page that cannot be had ends it:
-    the tokens from there on are computed.
+    What comes from disk is fetched by another thread, which calls `on_progress`. A page that cannot be had, or does not
+    hold the sequence's tokens, ends it: the tokens from there on are computed. With `whole_pages` none is used in part.
     """
 
     def __init__(
-        self, sequence: RunningSequence, matches: Sequence[Match], store: ContextStore, on_progress: Callable[[], None]
+        self,
+        sequence: RunningSequence,
+        matches: Sequence[Match],
+        store: ContextStore,
+        on_progress: Callable[[], None],
+        *,
+        whole_pages: bool = False,
     ) -> None:
         self.sequence = sequence
+        self._whole_pages = whole_pages
         self._store = store
         self._lent = tuple(matches)
         self._waiting = deque(matches)
@@ -46,12 +53,14 @@ class Restoration:
         pages: list[Page] = []
         matches: list[Match] = []
         while self._waiting and len(pages) < num_pages and self._has_arrived(self._waiting[0]):
-            page = self._take(self._waiting[0])
-            if page is None:
+            match = self._waiting.popleft()
+            page = self._take(match)
+            num_tokens = 0 if page is None else self._num_usable(match, page)
+            if num_tokens < match.num_tokens:
                 self._waiting.clear()
-                break
-            pages.append(page)
-            matches.append(self._waiting.popleft())
+            if page is not None and num_tokens:
+                pages.append(page)
+                matches.append(match._replace(num_tokens=num_tokens))
         if pages:
             assert self.sequence.slot is not None, f"{self.sequence.id} has no slot"
             device.restore(self.sequence.slot, matches[0].page, [page.data for page in pages])
@@ -86,6 +95,14 @@ class Restoration:
         if match.source is CacheSource.DISK and self._reading is not None:
             return self._reading.ready.pop(match.key, None)
         return self._store.get(match.key)
+
+    def _num_usable(self, match: Match, page: Page) -> int:
+        """How many tokens of `page` are those of the sequence: all that were promised, unless it was a guess."""
+        start = match.page * PAGE_TOKENS
+        wanted = self.sequence.tokens[start : start + match.num_tokens]
+        pairs = enumerate(zip(page.token_ids, wanted, strict=False))
+        common = next((at for at, (token, other) in pairs if token != other), min(len(page.token_ids), len(wanted)))
+        return 0 if self._whole_pages and common < len(page.token_ids) else common
 
     def _count(self, match: Match) -> None:
         end = match.page * PAGE_TOKENS + match.num_tokens

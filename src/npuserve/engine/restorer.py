@@ -62,7 +62,9 @@ class Restorer:
         useful = [match for match in matches if match.page * PAGE_TOKENS + match.num_tokens > start]
         useful = useful[: self._num_worthwhile(useful, start)]
         if useful:
-            self._restorations.append(Restoration(sequence, useful, self._store, self._on_progress))
+            self._restorations.append(
+                Restoration(sequence, useful, self._store, self._on_progress, whole_pages=self._is_recurrent)
+            )
 
     def is_due(self) -> bool:
         """Whether there is something to do now."""

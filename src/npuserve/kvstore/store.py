@@ -25,7 +25,11 @@ _MOST_ROOTS = 10_000
 
 
 class Match(NamedTuple):
-    """A saved page that a prompt can use the first `num_tokens` of."""
+    """A saved page that a prompt can use the first `num_tokens` of.
+
+    The last one of a chain may be a guess, if it is on disk: it follows the page before, but its tokens are only known
+    when it has been read.
+    """
 
     page: int
     key: bytes
@@ -209,7 +213,13 @@ class ContextStore:
                 common = min(len(token_ids), len(rest))
             if common > best and not (whole and common < len(token_ids)):
                 best_key, best = key, common
-        return Match(page, best_key, CacheSource.RAM, best) if best else None
+        if best:
+            return Match(page, best_key, CacheSource.RAM, best)
+        # Every context follows the root: there a guess would be wrong and cost a read.
+        if whole or self._disk is None or page == 0:
+            return None
+        guess = next(self._disk.index.children(parent), None)
+        return Match(page, guess[0], CacheSource.DISK, len(rest)) if guess else None
 
     def _add_to_ram(self, page: Page) -> None:
         if self._ram.index.capacity_bytes == 0:

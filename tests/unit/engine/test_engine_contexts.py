@@ -94,6 +94,23 @@ def test_a_saved_page_is_used_up_to_where_a_prompt_differs() -> None:
         assert replies.final("c").num_cached_tokens == 100
 
 
+@pytest.mark.parametrize("num_same", [0, 1, 20, 63])
+def test_a_page_on_disk_is_used_up_to_where_a_prompt_differs_too(tmp_path: Path, num_same: int) -> None:
+    prompt, replies, device = tokens_of(1, 200), Replies(), null(num_slots=1)
+    store = store_for(device, on_disk(tmp_path / "kv"))
+    with running(device, replies, store=store) as engine:
+        engine.submit(greedy("a", prompt))
+        engine.submit(greedy("b", tokens_of(2, 70)))
+        replies.final("b")
+        assert store.drain(20)
+        place = 128 + num_same
+        changed = greedy("c", [*prompt[:place], (prompt[place] + 1) % VOCAB, 5])
+        engine.submit(changed)
+        assert replies.tokens("c") == expected(changed)
+        assert replies.final("c").num_cached_tokens == place
+    store.close()
+
+
 def test_two_conversations_equal_in_all_but_one_middle_turn() -> None:
     start, one, other, end = tokens_of(1, 150), tokens_of(2, 90), tokens_of(3, 90), tokens_of(4, 150)
     replies, device = Replies(), null(num_slots=1)

@@ -88,6 +88,16 @@ def test_no_more_is_found_than_asked_for(open_store: Open) -> None:
     assert matched(store, TOKENS[:128], 0) == []
 
 
+def test_what_follows_on_disk_is_a_guess_until_it_is_read(open_store: Open) -> None:
+    store = open_store(ram=0, disk=100)
+    put_all(store)
+    assert matched(store, [*TOKENS[:130], 1, 2]) == [(DISK, 64), (DISK, 64), (DISK, 4)]
+    assert matched(store, [*TOKENS[:130], 1, 2], whole=True) == [(DISK, 64), (DISK, 64)]
+    assert matched(store, [*TOKENS[:64], 1]) == [(DISK, 64), (DISK, 1)]
+    assert matched(store, TOKENS, 320) == [(DISK, 64)] * 5
+    assert matched(store, [1, 2, 3]) == []
+
+
 def test_whole_pages_are_used_to_their_end_or_not_at_all(open_store: Open) -> None:
     store = open_store()
     pages = put_all(store, TOKENS[:128])
