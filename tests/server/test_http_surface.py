@@ -117,6 +117,15 @@ def test_body_over_the_limit_in_chunks_is_413(served: Served) -> None:
     assert error_of(reply, 413)["code"] == "request_too_large"
 
 
+def test_body_of_a_million_messages_is_400_at_once(http: httpx.Client) -> None:
+    body = b'{"messages":[' + b",".join([b'{"role":"user","content":""}'] * 1_000_000) + b"]}"
+    assert error_of(http.post(CHAT, content=body), 400)["code"] == "invalid_json"
+    many = {"messages": [{"role": "user", "content": ""}] * 5000}
+    assert error_of(http.post(CHAT, json=many), 400)["param"] == "messages"
+    parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 2000}]}
+    assert error_of(http.post(CHAT, json=parts), 400)["param"] == "messages[0].content"
+
+
 def test_headers_over_the_limit_are_431(http: httpx.Client) -> None:
     assert error_of(http.get("/health", headers={"x-long": "x" * 33_000}), 431)["code"] == "headers_too_large"
 
