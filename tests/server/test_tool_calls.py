@@ -47,6 +47,7 @@ TEMPLATE = """\
 {% endif %}{# MARK #}"""
 MARKS = {
     "hermes": "<tool_call>",
+    "qwen": "<function=",
     "llama": "<|python_tag|>",
     "lfm2": "<|tool_list_start|>",
     "gemma": "<|tool_call>",
@@ -62,7 +63,12 @@ ONE = {
         '<start_function_call>call:get_weather{city:<escape>Zürich "東"<escape>,days:2}<end_function_call>'
     ),
 }
+ONE["qwen"] = (
+    '<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich "東"\n</parameter>\n'
+    "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"
+)
 TWO = {
+    "qwen": ONE["qwen"] + "\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
     "hermes": ONE["hermes"] + '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
     "llama": ONE["llama"] + '; {"name": "now", "parameters": {}}',
     "lfm2": ONE["lfm2"].replace(")]", "), now()]"),

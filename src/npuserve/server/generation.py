@@ -129,7 +129,7 @@ def _pipeline(model: ServedModel, generation: Generation, features: Features, *,
         StopStrings(text.stop_strings, include=text.include_stop) if text.stop_strings else None,
         min_tokens=text.min_tokens,
         reasoning=ReasoningSplitter(opened=features.reasoning_is_open) if features.splits_reasoning else None,
-        tools=model.tool_format.parser(frozenset(tools.schemas), parallel=tools.parallel) if tools else None,
+        tools=model.tool_format.parser(tools.schemas, parallel=tools.parallel) if tools else None,
     )
 
 

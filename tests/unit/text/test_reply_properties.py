@@ -29,7 +29,7 @@ FRAGMENTS = st.sampled_from(
         *("<|python_tag|>", '{"name": "f", "parameters": {"b": [1, {}]}}', "; ", '{"name": "zzz", "parameters": {}}'),
         *("<|tool_call_start|>", "[f(a=1, b='x')]", "[f(", "<|tool_call_end|>", '[{"name": "f", "arguments": {}}]'),
         *("<|tool_call>", 'call:f{a:<|"|>x<|"|>}', "<tool_call|>", "<start_function_call>", "<end_function_call>"),
-        *("call:f{a:<escape>x<escape>,n:1}", "STOP", "ST"),
+        *("call:f{a:<escape>x<escape>,n:1}", "STOP", "ST", "<function=f>", "<parameter=a>1</parameter>", "</function>"),
     ]
 )
 TEXTS = st.lists(FRAGMENTS, max_size=14).map("".join)
@@ -62,7 +62,7 @@ def pipeline(kind: Kind) -> Pipeline:
         Detokenizer(TABLE),
         StopStrings(kind.stops) if kind.stops else None,
         reasoning=ReasoningSplitter(opened=kind.opened) if kind.splits else None,
-        tools=kind.form.parser(frozenset({"f"}), parallel=kind.parallel) if kind.form else None,
+        tools=kind.form.parser({"f": {}}, parallel=kind.parallel) if kind.form else None,
     )
 
 
@@ -134,7 +134,7 @@ def test_thoughts_hold_no_closing_tag_wherever_the_reply_is_cut(parts: list[str]
 @pytest.mark.parametrize("form", FORMATS)
 def test_hostile_replies_cost_linear_work(form: ToolFormat, unit: str, num_characters: int) -> None:
     """Quadratic work on a reply of this length would take minutes."""
-    parser = form.parser(frozenset({"f"}), parallel=True)
+    parser = form.parser({"f": {}}, parallel=True)
     text = unit * (num_characters // len(unit))
     for at in range(0, len(text), 3):
         parser.push(text[at : at + 3])

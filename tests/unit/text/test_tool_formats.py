@@ -1,15 +1,16 @@
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from npuserve.text.tools.call import ToolCall
-from npuserve.text.tools.formats import FORMATS, FUNCTION_GEMMA, GEMMA, HERMES, LFM2, LLAMA, ToolFormat, format_of
+from npuserve.text.tools.formats import FORMATS, FUNCTION_GEMMA, GEMMA, HERMES, LFM2, LLAMA, QWEN, ToolFormat, format_of
 from npuserve.text.tools.literal import LiteralError, LiteralReader
 from npuserve.text.tools.written_calls import gemma_calls, python_calls
 
-NAMES = frozenset({"f", "g"})
+NAMES: dict[str, dict[str, Any]] = {"f": {"properties": {"n": {"type": "integer"}, "o": {"type": "object"}}}, "g": {}}
 
 
 def parsed(form: ToolFormat, text: str, size: int = 1) -> tuple[str, list[tuple[str, str]]]:
@@ -52,6 +53,13 @@ CASES: list[tuple[ToolFormat, str, str, list[tuple[str, str]]]] = [
      [("f", '{"a": "x, \\"y\\"", "n": {"m": true}}')]),
     (GEMMA, '<|tool_call>call:f{"a":1}<tool_call|>', "", [("f", '{"a":1}')]),
     (FUNCTION_GEMMA, "<start_function_call>call:g{}<end_function_call>", "", [("g", "{}")]),
+    (QWEN, "a\n<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n"
+     "<parameter=o>\n{\"a\":1}\n</parameter>\n</function>\n</tool_call>", "a",
+     [("f", '{"s": "12", "n": 12, "o": {"a":1}}')]),
+    (QWEN, '<tool_call>\n{"name": "f", "arguments": {"n" :1}}\n</tool_call>', "", [("f", '{"n" :1}')]),
+    (QWEN, "<tool_call><function=g></function></tool_call>", "", [("g", "{}")]),
+    (QWEN, "<tool_call><function=f><parameter=n>1</function></tool_call>",
+     "<tool_call><function=f><parameter=n>1</function></tool_call>", []),
 ]  # fmt: skip
 
 
@@ -96,7 +104,7 @@ def test_written_calls_are_read_back(name: str, arguments: dict[str, object]) ->
     for form in FORMATS:
         one_by_one = [calls[:1], calls] if form is not LLAMA else [calls[:1]]
         for some in one_by_one:
-            parser = form.parser(frozenset({name, "other"}), parallel=True)
+            parser = form.parser({name: {}, "other": {}}, parallel=True)
             _, deltas = parser.push(form.written(some))
             parser.finish()
             assert [delta.name for delta in deltas if delta.name] == [call.name for call in some]
@@ -124,6 +132,7 @@ def test_deep_values_are_no_values(text: str) -> None:
         ("{{ '<|tool_list_start|>' }}", "lfm2"),
         ("<|python_tag|>", "llama"),
         ("<tool_call>", "hermes"),
+        ("<tool_call>\n<function=example>", "qwen"),
         ("<|tool_call>call:", "gemma"),
         ("<start_function_call>", "functiongemma"),
         ("nothing of the kind", "hermes"),

@@ -7,6 +7,7 @@ from functools import partial
 from npuserve.text.tools.bodies import Body, JsonBody, WholeBody
 from npuserve.text.tools.call import ToolCall
 from npuserve.text.tools.parser import ToolParser
+from npuserve.text.tools.tagged_calls import Schemas, tagged_calls
 from npuserve.text.tools.written_calls import gemma_calls, python_calls, python_text
 
 
@@ -14,7 +15,7 @@ from npuserve.text.tools.written_calls import gemma_calls, python_calls, python_
 class ToolFormat:
     """How calls are written: `begin`, then each call in `call` with NAME and ARGUMENTS (JSON), `end`.
 
-    `marks` are the templates' words that give the format away. `body` makes what reads a call, given the names that
+    `marks` are the templates' words that give the format away. `body` makes what reads a call, given the functions that
     may be called. `bare` calls need no `begin`. `delimiters` are further tags inside a call. Calls follow each other
     with `between`, None where only one can be made at a time. A family whose models write calls in a way that a grammar
     cannot hold to a schema has `inside`, which writes what they would put between the tags.
@@ -25,7 +26,7 @@ class ToolFormat:
     begin: str
     call: str
     end: str
-    body: Callable[[frozenset[str]], Body]
+    body: Callable[[Schemas], Body]
     between: str | None = "\n"
     bare: bool = False
     delimiters: tuple[str, ...] = ()
@@ -36,10 +37,10 @@ class ToolFormat:
         """Everything that must reach the parser, be it a control token or not."""
         return tuple(tag.strip() for tag in (self.begin, self.end, *self.delimiters) if tag)
 
-    def parser(self, names: frozenset[str], *, parallel: bool) -> ToolParser:
-        """A parser for one reply."""
-        end = None if isinstance(self.body(names), WholeBody) else self.end.strip() or None
-        return ToolParser((self.begin.strip(),), end, partial(self.body, names), bare=self.bare, parallel=parallel)
+    def parser(self, schemas: Schemas, *, parallel: bool) -> ToolParser:
+        """A parser for one reply; `schemas` are those of the arguments of what may be called."""
+        end = None if isinstance(self.body(schemas), WholeBody) else self.end.strip() or None
+        return ToolParser((self.begin.strip(),), end, partial(self.body, schemas), bare=self.bare, parallel=parallel)
 
     def written(self, calls: Sequence[ToolCall]) -> str:
         """`calls` as the model would have written them, for templates that cannot."""
@@ -58,7 +59,7 @@ HERMES = ToolFormat(
     begin="<tool_call>\n",
     call='{"name": "NAME", "arguments": ARGUMENTS}',
     end="\n</tool_call>",
-    body=lambda names: JsonBody(None),
+    body=lambda schemas: JsonBody(None),
 )
 LLAMA = ToolFormat(
     name="llama",
@@ -66,7 +67,7 @@ LLAMA = ToolFormat(
     begin="<|python_tag|>",
     call='{"name": "NAME", "parameters": ARGUMENTS}',
     end="",
-    body=JsonBody,
+    body=lambda schemas: JsonBody(frozenset(schemas)),
     between=None,
     bare=True,
 )
@@ -76,7 +77,7 @@ LFM2 = ToolFormat(
     begin="<|tool_call_start|>",
     call='[{"name": "NAME", "arguments": ARGUMENTS}]',
     end="<|tool_call_end|>",
-    body=lambda names: WholeBody("<|tool_call_end|>", python_calls),
+    body=lambda schemas: WholeBody("<|tool_call_end|>", python_calls),
     inside=python_text,
 )
 FUNCTION_GEMMA = ToolFormat(
@@ -85,7 +86,7 @@ FUNCTION_GEMMA = ToolFormat(
     begin="<start_function_call>",
     call="call:NAMEARGUMENTS",
     end="<end_function_call>",
-    body=lambda names: WholeBody("<end_function_call>", partial(gemma_calls, "<escape>")),
+    body=lambda schemas: WholeBody("<end_function_call>", partial(gemma_calls, "<escape>")),
     between="",
     delimiters=("<escape>",),
 )
@@ -95,11 +96,19 @@ GEMMA = ToolFormat(
     begin="<|tool_call>",
     call="call:NAMEARGUMENTS",
     end="<tool_call|>",
-    body=lambda names: WholeBody("<tool_call|>", partial(gemma_calls, '<|"|>')),
+    body=lambda schemas: WholeBody("<tool_call|>", partial(gemma_calls, '<|"|>')),
     between="",
     delimiters=('<|"|>',),
 )
-FORMATS = (LFM2, GEMMA, FUNCTION_GEMMA, LLAMA, HERMES)
+QWEN = ToolFormat(
+    name="qwen",
+    marks=("<function=",),
+    begin="<tool_call>\n",
+    call=HERMES.call,
+    end="\n</tool_call>",
+    body=lambda schemas: WholeBody("</tool_call>", partial(tagged_calls, schemas)),
+)
+FORMATS = (LFM2, GEMMA, FUNCTION_GEMMA, LLAMA, QWEN, HERMES)
 
 
 def format_of(template_source: str) -> ToolFormat:
