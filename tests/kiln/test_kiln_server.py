@@ -342,3 +342,26 @@ def test_output_ids_are_the_runtimes_token_ids(start: Start) -> None:
     reply = httpx.post(f"{server.url}/generate", json=body, timeout=60).json()
     assert reply["text"] == "all is 東<b>"
     assert reply["output_ids"] == [7, 8, 9, 10, 11, 12]
+
+
+def test_a_tokenizer_folder_brings_its_own_template(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    tiny_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+    (folder / "generation_config.json").write_text('{"eos_token_id": 55}')
+    server, log = start([(54, "one"), (55, "two"), (56, "three")], llm={"tokenizer": folder})
+    assert content(chat(server, "Hi <|im_end|>")) == "one"
+    ids = [int(token) for token in runs(log)[-1].split(" tokens=")[1].split(",")]
+    assert tiny_tokenizer().decode(ids, skip_special_tokens=False) == "[Hi <|im_end|>]"
+    assert 2 not in ids
+
+
+def test_a_long_prompt_that_the_runtime_refuses_is_told_as_such(start: Start) -> None:
+    server, _ = start(fail_run=-1, llm={"max_context_len": 64})
+    reply = chat(server, "word " * 40)
+    assert reply.status_code == 500
+    assert "may not fit the context of 64 tokens" in reply.json()["error"]["message"]
+    refused = chat(server, "word " * 100)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "context_length_exceeded"

@@ -60,3 +60,12 @@ def catalog_entry(name: str) -> CatalogEntry:
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     known = ", ".join(sorted(catalog()))
     raise CheckpointError(f"model {name!r} is neither a folder, a .gguf file nor a known short name ({known}){hint}")
+
+
+def entry_of_checkpoint(model: str, checkpoint_name: str) -> CatalogEntry | None:
+    """The entry that `model` names, or for the path of a .gguf file the one whose folder's name begins the file's."""
+    entry = catalog().get(model)
+    if entry is not None or not model.lower().endswith(".gguf"):
+        return entry
+    named = [entry for entry in catalog().values() if checkpoint_name.lower().startswith(entry.directory.lower())]
+    return max(named, key=lambda entry: len(entry.directory), default=None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
-from npuserve.checkpoints.catalog import catalog
+from npuserve.checkpoints.catalog import entry_of_checkpoint
 from npuserve.checkpoints.checkpoint import Checkpoint
 from npuserve.config import ServeSettings
 from npuserve.devices.base import Device
@@ -51,7 +51,7 @@ def load_checkpoint(
     opening = _in_background(lambda: open_device(settings, checkpoint))
     tokenizer = checkpoint.tokenizer()
     device = opening.result()
-    entry = catalog().get(settings.model)
+    entry = entry_of_checkpoint(settings.model, checkpoint.name)
     model = served_model(
         checkpoint,
         tokenizer,

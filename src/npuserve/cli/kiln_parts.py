@@ -72,7 +72,7 @@ def _language(settings: KilnSettings, router: EventRouter) -> Language | None:
             raise CheckpointError(f"{asked}: no such file, and no other .rkllm beside it")
         return None
     if path != asked:
-        _tell(f"{asked or 'no [llm] model'} was not found; loading {path}")
+        _tell(f"loading {path}" + (f", for {asked} is not there" if asked else ""))
     return load_language(settings, path, router)
 
 
@@ -85,7 +85,7 @@ def _vision(settings: KilnSettings) -> VisionService | None:
         return None
 
     if path != asked:
-        _tell(f"{asked or 'no [vision] model'} was not found; loading {path}")
+        _tell(f"loading {path}" + (f", for {asked} is not there" if asked else ""))
     return load_vision_service(settings, path)
 
 

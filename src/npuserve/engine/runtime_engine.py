@@ -221,9 +221,12 @@ class RuntimeEngine:
             self._end(run, FinishReason.LENGTH if is_full else FinishReason.STOP)
             return
         _log.error("a run failed: %s", error)
+        # How long a text is only the runtime knows, and it does not say why it refuses one.
+        may_be_long = 2 * len(run.request.prompt_ids) > self._can.context_length
+        hint = f"; the prompt may not fit the context of {self._can.context_length} tokens" if may_be_long else ""
         self._statistics.counters.num_failed_steps += 1
         self._num_failures_in_row += 1
-        self._end(run, FinishReason.FAILED, error=f"the NPU failed while it worked on this request: {error}")
+        self._end(run, FinishReason.FAILED, error=f"the NPU failed while it worked on this request: {error}{hint}")
         if isinstance(error, DeviceUnavailableError) or self._num_failures_in_row >= _MAX_FAILED_RUNS:
             self._give_up(f"the NPU was given up: {error}; restart the server")
 

@@ -10,9 +10,10 @@ from npuserve.text.text_ids import MixedTokenBytes, text_id
 from npuserve.text.token_bytes import byte_of_character
 from npuserve.text.tokenizer import Tokenizer
 
-# Roughly what byte-pair tokenizers cut a text into: a word with the space before it, digits, a sign, white space. Their
-# number is the estimate of a prompt's tokens until the runtime tells it.
-_PIECES = re.compile(r" ?[^\W\d_]{1,7}|\d{1,3}| ?[^\w\s]{1,2}|\s{1,8}|.", re.DOTALL)
+# What byte-pair tokenizers cut a text into at the coarsest: words with a space before them, digits, signs, space. Their
+# number is the estimate of a prompt's tokens until the runtime tells it; a low one, so that no prompt is refused that
+# the runtime would have taken.
+_PIECES = re.compile(r" ?[^\W\d_]{1,16}|\d{1,3}| ?[^\w\s]{1,4}|\s{1,16}|.", re.DOTALL)
 
 
 class RuntimeTokenizer(Tokenizer):

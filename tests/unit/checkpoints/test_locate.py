@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from npuserve.checkpoints import download
-from npuserve.checkpoints.catalog import CatalogEntry, catalog, catalog_entry
+from npuserve.checkpoints.catalog import CatalogEntry, catalog, catalog_entry, entry_of_checkpoint
 from npuserve.checkpoints.locate import default_models_folder, ensure_checkpoint, find_checkpoint
 from npuserve.checkpoints.progress import Progress
 from npuserve.errors import CheckpointError
@@ -114,3 +114,18 @@ def test_only_a_missing_model_is_pulled(folders: Path, monkeypatch: pytest.Monke
     first = ensure_checkpoint("qwen3")
     assert ensure_checkpoint("qwen3") == first == folders / "configured" / "Qwen3-0.6B"
     assert pulled == [("qwen3", folders / "configured")]
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "entry"),
+    [
+        ("smollm2", "whatever", "smollm2"),
+        ("/m/SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q4_1", "smollm2"),
+        ("/m/smollm2-135m-instruct-q8.gguf", "smollm2-135m-instruct-q8", "smollm2"),
+        ("/m/SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct", None),
+        ("/m/other", "other", None),
+    ],
+)
+def test_a_checkpoint_given_by_path_is_known_by_its_name(model: str, name: str, entry: str | None) -> None:
+    found = entry_of_checkpoint(model, name)
+    assert (found.name if found else None) == entry

@@ -23,7 +23,7 @@ class Board:
         (root / "proc/meminfo").write_text("MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n")
         (root / "dev/dri/renderD129").touch()
         self.library = root / "usr/lib/librkllmrt.so"
-        self.library.write_bytes(b"\0rkllm_init\0rkllm_get_kv_cache_size\0 1.2.3 \0")
+        self.library.write_bytes(b"\0rkllm_init\0rkllm_get_kv_cache_size\x001.2.3\0")
         self.model = root / "models/m.rkllm"
         self.model.write_bytes(b"weights")
         (root / "models/tokenizer.json").write_text("{}")
