@@ -15,6 +15,8 @@ from npuserve.kvstore.store import ContextStore, StoreStats
 
 # Pages moved between two steps, for which running streams wait: a page takes about a millisecond.
 _RESTORED_AT_ONCE = 8
+# Many at once cost less each; a cancel waits for them.
+_RESTORED_ALONE = 64
 _SAVED_AT_ONCE = 2
 _ALL = 1 << 30
 
@@ -35,7 +37,7 @@ class Contexts(Protocol):
     def is_due(self, contents: Callable[[], Contents]) -> bool:
         """Whether there is a page to move now. Lock held."""
 
-    def move(self) -> list[tuple[Sequence, DeviceError]]:
+    def move(self, *, others_wait: bool) -> list[tuple[Sequence, DeviceError]]:
         """Save what is about to be overwritten, restore some pages; whose slot was spoilt, and why."""
 
     def save(self, contents: Callable[[], Contents]) -> None:
@@ -71,7 +73,7 @@ class NoContexts:
     def is_due(self, contents: Callable[[], Contents]) -> bool:
         return False
 
-    def move(self) -> list[tuple[Sequence, DeviceError]]:
+    def move(self, *, others_wait: bool) -> list[tuple[Sequence, DeviceError]]:
         return []
 
     def save(self, contents: Callable[[], Contents]) -> None: ...
@@ -115,9 +117,9 @@ class StoredContexts:
     def is_due(self, contents: Callable[[], Contents]) -> bool:
         return self._restorer.is_due() or self._saver.is_due(contents())
 
-    def move(self) -> list[tuple[Sequence, DeviceError]]:
+    def move(self, *, others_wait: bool) -> list[tuple[Sequence, DeviceError]]:
         self._saver.save_displaced()
-        return self._restorer.restore(_RESTORED_AT_ONCE)
+        return self._restorer.restore(_RESTORED_AT_ONCE if others_wait else _RESTORED_ALONE)
 
     def save(self, contents: Callable[[], Contents]) -> None:
         self._saver.save(contents, _SAVED_AT_ONCE)

@@ -235,7 +235,7 @@ class Engine:
         return events
 
     def _move_contexts(self) -> list[Event]:
-        faults = self._contexts.move()
+        faults = self._contexts.move(others_wait=self._scheduler.can_run)
         events: list[Event] = []
         for sequence, error in faults:
             _log.error("restoring the context of request %s failed: %s", sequence.id, error)
