@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 
 import pytest
 
@@ -104,3 +105,21 @@ def test_refused_client_that_is_still_sending_can_read_why(close: bytes) -> None
                 while piece := client.recv(65536):
                     received += piece
             assert_refused(received, 413, "request_too_large")
+
+
+def test_client_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "UNREAD_TIMEOUT_S", 1.0)
+    state = null_state(Script({"": "for ever "}, endless=True), context_length=1_000_000)
+    asking = json.dumps({"messages": [{"role": "user", "content": "go"}], "stream": True}).encode()
+    with serving(state) as served, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", served.port))
+        client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(asking) + asking)
+        deadline_s = time.monotonic() + 30
+        while not state.engine.stats().num_running:
+            assert time.monotonic() < deadline_s, "the request never ran"
+            time.sleep(0.01)
+        while state.engine.stats().num_running:
+            assert time.monotonic() < deadline_s, "the request still runs"
+            time.sleep(0.05)
+        assert state.engine.stats().num_requests_cancelled == 1

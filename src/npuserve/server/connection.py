@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from typing import Any, cast
 
 import httptools
@@ -13,6 +14,8 @@ from npuserve.server.errors import HttpError, error_json
 _MAX_HEAD_BYTES = 64 << 10
 HEAD_TIMEOUT_S = 30.0
 LINGER_S = 2.0
+# A peer that takes none of what it was sent for so long is gone, and so is one that does not answer at all.
+UNREAD_TIMEOUT_S = 60.0
 
 
 class Connection(HttpToolsProtocol):
@@ -29,6 +32,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, _Transport(transport, self)))
+        _give_up_dead_peers(transport.get_extra_info("socket"))
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -134,6 +138,14 @@ class Connection(HttpToolsProtocol):
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[error.status] + head + body)
         self.transport.close()
+
+
+def _give_up_dead_peers(connected: socket.socket) -> None:
+    """Let the system close a connection whose peer neither reads nor answers, where it knows how to (Linux)."""
+    with contextlib.suppress(AttributeError, OSError):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(UNREAD_TIMEOUT_S))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_TIMEOUT_S * 1000))
 
 
 class _Transport:
