@@ -36,8 +36,10 @@ def command(config: Path, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def kiln_serve(config: Path, *arguments: str, extra: Mapping[str, str] | None = None) -> Iterator[KilnServer]:
-    """Serve until the block ends, then stop with SIGTERM and expect a clean exit."""
+def kiln_serve(
+    config: Path, *arguments: str, extra: Mapping[str, str] | None = None, status: int = 0
+) -> Iterator[KilnServer]:
+    """Serve until the block ends, then stop with SIGTERM and expect the exit `status`."""
     with subprocess.Popen(
         command(config, "--host", "127.0.0.1", "--port", "0", *arguments),
         stdout=subprocess.PIPE,
@@ -55,7 +57,7 @@ def kiln_serve(config: Path, *arguments: str, extra: Mapping[str, str] | None = 
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-        assert process.returncode == 0, rest
+        assert process.returncode == status, rest
 
 
 def _listening(process: "subprocess.Popen[str]") -> "tuple[str, subprocess.Popen[str], str]":

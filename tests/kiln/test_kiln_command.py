@@ -105,6 +105,20 @@ def test_an_unknown_option_exits_2(tmp_path: Path) -> None:
     assert "see kiln-serve --help" in done.stderr
 
 
+def test_an_npu_that_was_given_up_ends_the_server_with_1_after_its_grace(
+    runtime_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    llm = {"model": write_model(tmp_path / "m.rkllm", fail_run=-7), "library": runtime_of("1.3")}
+    config = write_config(tmp_path / "config.ini", llm=llm, server={"grace": 1})
+    with kiln_serve(config, status=1) as server:
+        body = {"messages": [{"role": "user", "content": "Hi"}]}
+        for _ in range(3):
+            assert httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).status_code == 500
+        health = httpx.get(f"{server.url}/health")
+        assert (health.status_code, health.json()) == (503, {"status": "failed"})
+        server.process.wait(timeout=30)
+
+
 def test_an_idle_server_is_small(runtime_of: Callable[[str], Path], tmp_path: Path) -> None:
     model = write_model(tmp_path / "Qwen3-0.6B.rkllm", words("all is well"))
     config = write_config(tmp_path / "config.ini", llm={"model": model, "library": runtime_of("1.3")})

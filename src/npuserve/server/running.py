@@ -10,12 +10,14 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from npuserve.errors import DeviceUnavailableError
 from npuserve.server.app import create_app
 from npuserve.server.connection import Connection
 from npuserve.server.state import ServerState
 from npuserve.server.tls import TlsFiles
 
 _FLUSH_S = 2
+_WATCH_S = 0.5
 # The event loop gives the interpreter away with every write to a socket and waits this long, at most, for the engine's
 # thread to give it back: with Python's own 5 ms, streams come in bursts.
 _SWITCH_INTERVAL_S = 0.0005
@@ -47,10 +49,16 @@ def run(
     access_log: bool = False,
     on_listening: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve `state` on `listener` from the main thread until SIGINT or SIGTERM; a second one exits at once."""
+    """Serve `state` on `listener` from the main thread until SIGINT or SIGTERM; a second one exits at once.
+
+    Raises DeviceUnavailableError when the device was given up: /health tells it for the settings' grace, then it ends,
+    so that whoever started the server can start it again.
+    """
     config = uvicorn_config(create_app(state, hosts=hosts), tls=tls, access_log=access_log)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     _Server(config, state, on_listening).run(sockets=[listener])
+    if state.engine.failed:
+        raise DeviceUnavailableError("the device was given up; see the log, and start the server again")
 
 
 class _Server(uvicorn.Server):
@@ -62,12 +70,14 @@ class _Server(uvicorn.Server):
         self._on_listening = on_listening
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self.started:
+            self._watching = asyncio.ensure_future(self._watch_engine())
             self._on_listening()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -79,6 +89,12 @@ class _Server(uvicorn.Server):
             self.should_exit = True
         else:
             self._loop.call_soon_threadsafe(self._start_draining)
+
+    async def _watch_engine(self) -> None:
+        while not self._state.engine.failed:
+            await asyncio.sleep(_WATCH_S)
+        await asyncio.sleep(self._state.settings.grace_s)
+        self.should_exit = True
 
     def _start_draining(self) -> None:
         self._draining = asyncio.ensure_future(self._drain())
