@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 30.0
 # However small pages are: what waits must be written within seconds when the server stops.
 _MOST_QUEUED = 500
+# Pages that are read ahead of the one at hand.
+_MOST_EXPECTED = 256
 
 
 class Reading:
@@ -65,6 +67,7 @@ class DiskReader:
                 if self._is_closed:
                     return
                 reading, on_progress = self._queue.popleft()
+            self._pages.expect(reading.keys[:_MOST_EXPECTED])
             for place, key in enumerate(reading.keys):
                 if reading.is_cancelled or self._is_closed:
                     break

@@ -1,5 +1,6 @@
 """A saved page, and the seam to where pages are kept."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -40,6 +41,9 @@ class PageStore(Protocol):
 
         Raises PageStoreError when the store itself cannot be read.
         """
+
+    def expect(self, keys: Sequence[bytes]) -> None:
+        """Begin to fetch pages that will be asked for next, if that makes it faster; never fails."""
 
     def put(self, page: Page) -> KeptPage:
         """Keep a page, replacing none: a key stands for one content. Raises PageStoreError; then nothing is kept."""

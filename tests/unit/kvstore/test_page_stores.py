@@ -61,6 +61,15 @@ def test_pages_come_back_as_they_were_put(store: PageStore) -> None:
         assert same(store.get(page.key), page)
 
 
+def test_what_is_expected_may_be_missing_or_come(store: PageStore, folder: Path) -> None:
+    for page in PAGES[:2]:
+        store.put(page)
+    if folder.exists():
+        path_of(folder, PAGES[0]).unlink()
+    store.expect([page.key for page in PAGES])
+    assert same(store.get(PAGES[1].key), PAGES[1])
+
+
 def test_what_was_not_put_or_was_dropped_is_not_there(store: PageStore) -> None:
     store.put(PAGES[0])
     store.drop(PAGES[0].key)
