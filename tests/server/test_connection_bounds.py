@@ -123,3 +123,19 @@ def test_client_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) 
             assert time.monotonic() < deadline_s, "the request still runs"
             time.sleep(0.05)
         assert state.engine.stats().num_requests_cancelled == 1
+
+
+def test_unfinished_bodies_share_a_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "MAX_PENDING_BYTES", 100_000)
+    state = null_state(Script({"": "ok"}))
+    padded = BODY + b" " * 60_000
+    head = HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(padded)
+    with serving(state) as served:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=10) as slow:
+            slow.sendall(head + padded[:-1])
+            while state.pending_bodies.size_bytes < len(padded) - 1:
+                time.sleep(0.005)
+            assert_refused(exchange(served.port, head + padded), 503, "server_overloaded")
+        while state.pending_bodies.size_bytes:
+            time.sleep(0.005)
+        assert exchange(served.port, head + padded).startswith(b"HTTP/1.1 200 ")

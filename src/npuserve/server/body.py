@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from npuserve.errors import RequestError
+from npuserve.errors import OverloadedError, RequestError
 from npuserve.server.errors import HttpError
 
 MAX_BODY_BYTES = 32 << 20
@@ -17,6 +17,8 @@ MAX_CONTAINERS = 100_000
 MAX_KEYS = 200_000
 MAX_VALUES = 2_000_000
 _LARGE_BODY_BYTES = 64 << 10  # parsed in a thread, so that other streams go on
+# What all requests together may have sent of bodies that are not complete.
+MAX_PENDING_BYTES = 512 << 20
 # A body has to come: so long for a piece of it, so long for all.
 PIECE_TIMEOUT_S = 30.0
 BODY_TIMEOUT_S = 300.0
@@ -26,6 +28,26 @@ _ESCAPE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class PendingBodies:
+    """How many bytes of incomplete bodies are held, of all requests together."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        """Note more of a body. Raises OverloadedError when there is no room for it."""
+        if self.size_bytes + size_bytes > MAX_PENDING_BYTES:
+            raise OverloadedError(
+                f"requests that are being received hold {self.size_bytes} bytes, and at most {MAX_PENDING_BYTES} are"
+                " taken; send the request again later"
+            )
+        self.size_bytes += size_bytes
+
+    def remove(self, size_bytes: int) -> None:
+        """Note that a body is complete, or will never be."""
+        self.size_bytes -= size_bytes
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -57,7 +79,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 async def read_bytes(request: Request) -> bytes:
-    """The whole body. Raises HttpError 413 for more than 32 MB and 408 when it does not come."""
+    """The whole body. Raises HttpError 413 for more than 32 MB and 408 when it does not come; OverloadedError."""
+    pending: PendingBodies = request.app.state.server.pending_bodies
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large(f"{declared} bytes")
@@ -71,11 +94,14 @@ async def read_bytes(request: Request) -> bytes:
                 size += len(piece)
                 if size > MAX_BODY_BYTES:
                     raise _too_large("more")
+                pending.add(len(piece))
                 pieces.append(piece)
                 patience.reschedule(min(loop.time() + PIECE_TIMEOUT_S, end_s))
     except TimeoutError:
         message = f"the body did not come: {size} bytes are here; send it without pauses"
         raise HttpError(408, message, code="request_timeout", headers={"Connection": "close"}) from None
+    finally:
+        pending.remove(sum(map(len, pieces)))
     return b"".join(pieces)
 
 

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from npuserve.engine.base import AnyEngine
+from npuserve.server.body import PendingBodies
 from npuserve.server.event_router import EventRouter
 from npuserve.server.keys import KeyRing
 from npuserve.server.live_replies import LiveReplies
@@ -75,6 +76,7 @@ class ServerState:
     keys: KeyRing = field(default_factory=KeyRing)
     settings: HttpSettings = field(default_factory=HttpSettings)
     live: LiveReplies = field(default_factory=LiveReplies)
+    pending_bodies: PendingBodies = field(default_factory=PendingBodies)
     backend: str = ""
     routes: Mapping[str, Mapping[str, Handler]] = field(default_factory=dict)
     stopping: bool = False
