@@ -77,6 +77,19 @@ FAMILY_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "phi3, plain": ("phi3", {"hidden_size": 192, "head_dim": 32}),
+    "qwen3.5, two value heads for a key head": (
+        "qwen3_5_text",
+        {
+            "num_hidden_layers": 6,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
+            "head_dim": 64,
+            "num_attention_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 24,
+            "linear_value_head_dim": 40,
+        },
+    ),
     "smollm3, every fourth layer without positions": ("smollm3", {"num_hidden_layers": 8}),
     "smollm3, an irregular list of layers": (
         "smollm3",

@@ -18,6 +18,8 @@ CLASSES = {
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
     "lfm2": (transformers.Lfm2Config, transformers.Lfm2ForCausalLM),
+    "qwen3_5": (transformers.Qwen3_5Config, transformers.Qwen3_5ForConditionalGeneration),
+    "qwen3_5_text": (transformers.Qwen3_5TextConfig, transformers.Qwen3_5ForCausalLM),
     "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
     "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
 }
@@ -43,7 +45,8 @@ def save_tiny_model(folder: Path, model_type: str, **changes: Any) -> Any:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
-                parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
+                zero_centred = "qwen3_5" in model_type and "linear_attn" not in name
+                parameter.copy_((0 if zero_centred else 1) + 0.2 * torch.randn_like(parameter))
                 if "gemma4" in model_type and "q_norm" in name:
                     parameter.mul_(len(parameter) ** -0.5)
             elif name.endswith("bias"):

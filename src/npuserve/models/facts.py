@@ -24,6 +24,34 @@ class Activation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaFacts:
+    """Heads of a gated delta rule: each of `num_key_heads` serves as many of `num_value_heads` in a row."""
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def keys(self) -> int:
+        """Numbers of all key heads."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """q, k and v side by side."""
+        return 2 * self.keys + self.values
+
+    @property
+    def group_size(self) -> int:
+        return self.num_value_heads // self.num_key_heads
+
+
+@dataclass(frozen=True, slots=True)
 class LayerNames:
     """Tensor names of one decoder layer below its prefix; None where the family has no such tensor.
 
@@ -41,6 +69,13 @@ class LayerNames:
     k_norm: str | None = None
     conv_in: str = "conv.in_proj"
     conv: str = "conv.conv"
+    delta_qkv: str = "linear_attn.in_proj_qkv"
+    delta_z: str = "linear_attn.in_proj_z"
+    delta_b: str = "linear_attn.in_proj_b"
+    delta_a: str = "linear_attn.in_proj_a"
+    delta_norm: str = "linear_attn.norm.weight"
+    dt_bias: str = "linear_attn.dt_bias"
+    a_log: str = "linear_attn.A_log"
     post_norm: str = "post_attention_layernorm.weight"
     after_attention: str | None = None
     after_mlp: str | None = None
@@ -86,10 +121,15 @@ class LayerFacts:
     A layer with `conv_taps` has in attention's place a short convolution over positions (LFM2): the input projection
     gives B, C and x, and y = C * conv(B * x) goes through the output projection; it has no heads.
 
-    With a `window` a position sees that many, itself among them. `v_norm` is a norm of v's heads without a weight.
-    Layers that do not own their cache have q alone and see the keys and values of a layer before them. A layer with
-    `input_size` takes as many numbers that belong to the token and the layer in at its end (Gemma's per-layer
-    embeddings): y = projection(activation(gate(x)) * numbers), normed and added.
+    A layer with `delta` has in attention's place the gated delta rule (https://arxiv.org/abs/2412.06464) behind a
+    convolution of q, k and v.
+
+    Weights of RMS norms are stored less `norm_offset`. With an `output_gate` q's matrix has for each head the rows of q
+    and then those of a gate, whose sigmoid multiplies the head's result. With a `window` a position sees that many,
+    itself among them. `v_norm` is a norm of v's heads without a weight. Layers that do not own their cache have q alone
+    and see the keys and values of a layer before them. A layer with `input_size` takes as many numbers that belong to
+    the token and the layer in at its end (Gemma's per-layer embeddings): y = projection(activation(gate(x)) * numbers),
+    normed and added.
     """
 
     hidden_size: int
@@ -108,6 +148,9 @@ class LayerFacts:
     window: int | None = None
     owns_cache: bool = True
     conv_taps: int = 0
+    delta: DeltaFacts | None = None
+    norm_offset: float = 0.0
+    output_gate: bool = False
     activation: Activation = Activation.SILU
     input_size: int = 0
     names: LayerNames = field(default_factory=LayerNames)
@@ -126,12 +169,23 @@ class LayerFacts:
     @property
     def inputs(self) -> tuple[tuple[str, int], ...]:
         """The matrices that read the normed input of the layer's first half, as (name, rows), in the order of rows."""
+        names, delta = self.names, self.delta
+        if delta:
+            heads_of_values = delta.num_value_heads
+            parts = (names.delta_qkv, delta.channels), (names.delta_z, delta.values)
+            return *parts, (names.delta_b, heads_of_values), (names.delta_a, heads_of_values)
         if self.conv_taps:
-            return ((self.names.conv_in, 3 * self.hidden_size),)
+            return ((names.conv_in, 3 * self.hidden_size),)
         heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         if not self.owns_cache:
             return ((self.names.q, heads),)
+        if self.output_gate:
+            heads *= 2
         return (self.names.q, heads), (self.names.k, kv_heads), (self.names.v, kv_heads)
+
+    @property
+    def conv_channels(self) -> int:
+        return self.delta.channels if self.delta else self.hidden_size
 
     @property
     def score_scale(self) -> float:

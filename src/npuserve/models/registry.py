@@ -5,8 +5,8 @@ from importlib import import_module
 from npuserve.errors import UnsupportedModelError
 from npuserve.models.facts import Config, ModelFacts
 
-FAMILIES = ("llama", "qwen2", "qwen3", "smollm3", "phi3", "lfm2", "gemma4", "gemma4_text")
-SHARED_MODULES = {"gemma4_text": "gemma4"}
+FAMILIES = ("llama", "qwen2", "qwen3", "smollm3", "phi3", "lfm2", "gemma4", "gemma4_text", "qwen3_5", "qwen3_5_text")
+SHARED_MODULES = {"gemma4_text": "gemma4", "qwen3_5_text": "qwen3_5"}
 """Model types that a module of another name describes."""
 
 

@@ -80,6 +80,9 @@ class Vectors:
     o_bias: int
     taps: int
     taps_bias: int
+    dt_bias: int
+    decay: int
+    delta_norm: int
     after_attention: int
     after_mlp: int
     inputs_norm: int
@@ -105,8 +108,11 @@ class LayerLayout:
             "k_norm": facts.head_dim if facts.qk_norm and facts.owns_cache else 0,
             "qkv_bias": geometry.qkv if facts.qkv_bias else 0,
             "o_bias": hidden if facts.o_bias else 0,
-            "taps": facts.conv_taps * hidden,
+            "taps": facts.conv_taps * facts.conv_channels,
             "taps_bias": hidden if facts.conv_taps and facts.qkv_bias else 0,
+            "dt_bias": facts.delta.num_value_heads if facts.delta else 0,
+            "decay": facts.delta.num_value_heads if facts.delta else 0,
+            "delta_norm": facts.delta.value_dim if facts.delta else 0,
             "after_attention": hidden if names.after_attention else 0,
             "after_mlp": hidden if names.after_mlp else 0,
             "inputs_norm": facts.input_size,

@@ -61,6 +61,8 @@ class LayerGeometry:
     @property
     def attention_size(self) -> int:
         """Inputs of the output projection."""
+        if self.facts.delta:
+            return self.facts.delta.values
         return self.facts.hidden_size if self.facts.conv_taps else self.facts.num_heads * self.facts.head_dim
 
     @property
@@ -81,9 +83,25 @@ class LayerGeometry:
         return round_up(self.facts.input_size, BLOCK)
 
     @property
+    def conv_state(self) -> int:
+        """Words of a convolution's inputs but the newest."""
+        return max(self.facts.conv_taps - 1, 0) * self.facts.conv_channels
+
+    @property
+    def head_state(self) -> int:
+        """Words of a delta rule's state of one head: [value_dim][key_dim]."""
+        return self.facts.delta.value_dim * self.facts.delta.key_dim if self.facts.delta else 0
+
+    @property
+    def heads_state_start(self) -> int:
+        """Where the first head's state stands behind the convolution's, in words."""
+        return round_up(self.conv_state, BLOCK // WORD)
+
+    @property
     def state(self) -> int:
-        """Words that a recurrent layer carries from position to position: a convolution's inputs but the newest."""
-        return max(self.facts.conv_taps - 1, 0) * self.facts.hidden_size
+        """Words that a recurrent layer carries from position to position."""
+        heads = self.facts.delta.num_value_heads if self.facts.delta else 0
+        return self.heads_state_start + heads * self.head_state if heads else self.conv_state
 
     @property
     def positions(self) -> int:

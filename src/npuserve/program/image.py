@@ -242,6 +242,8 @@ class _Writer:
         names, prefix = facts.names, self.facts.layer_prefix.format(index)
         yield base, self._layer_vectors(prefix, facts)
         inputs = self._reading([(prefix + name, rows) for name, rows in facts.inputs], prefix + names.input_norm)
+        if facts.output_gate:
+            inputs = _gates_last(inputs, facts)
         if not facts.qk_norm:
             inputs[: facts.num_heads * facts.head_dim] *= np.float32(_score_scale(facts))
         yield from self._matrix(base, layer.qkv, inputs)
@@ -270,9 +272,9 @@ class _Writer:
         names, scale = facts.names, np.float32(_score_scale(facts))
         parts = [self._norm(prefix + names.input_norm), self._norm(prefix + names.post_norm)]
         if names.q_norm:
-            parts.append(self._tensor(prefix + names.q_norm, facts.head_dim) * scale)
+            parts.append(self._norm_weight(prefix + names.q_norm, facts.head_dim) * scale)
         if names.k_norm and facts.owns_cache:
-            parts.append(self._tensor(prefix + names.k_norm, facts.head_dim))
+            parts.append(self._norm_weight(prefix + names.k_norm, facts.head_dim))
         if facts.qkv_bias:
             biases = [self._bias(prefix + name, rows) for name, rows in facts.inputs]
             if not facts.qk_norm and not facts.conv_taps:
@@ -285,6 +287,11 @@ class _Writer:
             parts.append(self._taps(f"{prefix}{names.conv}.weight", facts))
             if facts.qkv_bias:
                 parts.append(self._bias(prefix + names.conv, facts.hidden_size))
+        if facts.delta:
+            heads = facts.delta.num_value_heads
+            parts.append(self._tensor(prefix + names.dt_bias, heads))
+            parts.append(np.exp(self._tensor(prefix + names.a_log, heads)) * np.float32(-LOG2_E))
+            parts.append(self._tensor(prefix + names.delta_norm, facts.delta.value_dim))
         parts += [
             self._tensor(prefix + name, facts.hidden_size) for name in (names.after_attention, names.after_mlp) if name
         ]
@@ -297,14 +304,16 @@ class _Writer:
 
     def _taps(self, name: str, facts: LayerFacts) -> NDArray[np.float32]:
         """A convolution's weights, [taps, hidden] flat; GGUF files have left out the axis of one channel."""
-        channels = (1,) * (len(self.checkpoint.shape(name)) - 2)
-        return (
-            self._tensor(name, facts.hidden_size, *channels, facts.conv_taps).reshape(facts.hidden_size, -1).T.ravel()
-        )
+        size, axis = facts.conv_channels, (1,) * (len(self.checkpoint.shape(name)) - 2)
+        return self._tensor(name, size, *axis, facts.conv_taps).reshape(size, -1).T.ravel()
+
+    def _norm_weight(self, name: str, size: int) -> NDArray[np.float32]:
+        """What a normed vector is multiplied with."""
+        return self._tensor(name, size) + np.float32(self.facts.norm_offset)
 
     def _norm(self, name: str) -> NDArray[np.float32]:
         """A norm's weight with zeros up to whole blocks; ones where it is folded into the matrices behind it."""
-        weight = self._tensor(name, self.facts.hidden_size)
+        weight = self._norm_weight(name, self.facts.hidden_size)
         return np.pad(np.ones_like(weight) if self._rotation else weight, (0, self.geometry.hidden - len(weight)))
 
     def _reading(self, parts: Sequence[tuple[str, int]], norm: str) -> NDArray[np.float32]:
@@ -313,7 +322,7 @@ class _Writer:
 
     def _behind(self, norm: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Rows that the normed hidden state is multiplied with."""
-        return self._rotation.rows(rows, self._tensor(norm, self.facts.hidden_size)) if self._rotation else rows
+        return self._rotation.rows(rows, self._norm_weight(norm, self.facts.hidden_size)) if self._rotation else rows
 
     def _writing(self, name: str, num_columns: int) -> NDArray[np.float32]:
         """A matrix whose product is added to the hidden state."""
@@ -367,6 +376,14 @@ class _Writer:
             packed, scales = matrix.pack(self._behind(self.facts.final_norm, self._finite(name, rows)))
             yield matrix.weights + start * matrix.row_stride, packed
             yield matrix.scales + start * matrix.scale_stride, scales
+
+
+def _gates_last(rows: NDArray[np.float32], facts: LayerFacts) -> NDArray[np.float32]:
+    """q's heads with a gate behind each, then k and v, as q, k, v and all gates."""
+    size = facts.num_heads * facts.head_dim
+    pairs = rows[: 2 * size].reshape(facts.num_heads, 2, facts.head_dim, -1)
+    q, gates = (pairs[:, index].reshape(size, -1) for index in range(2))
+    return np.concatenate([q, rows[2 * size :], gates])
 
 
 def _score_scale(facts: LayerFacts) -> float:

@@ -9,7 +9,8 @@ from npuserve.program.dram import WORDS_PER_SEGMENT, DramLayout, Matrix
 from npuserve.program.geometry import BLOCK, WORD
 from npuserve.program.kernels.attention import Part, Tile, attend, store
 from npuserve.program.kernels.convolution import short_convolution
-from npuserve.program.kernels.gated import gated
+from npuserve.program.kernels.delta import DeltaRule
+from npuserve.program.kernels.gated import gate_by_sigmoid, gated
 from npuserve.program.kernels.heads import add_bias, copy_values, norm_heads, rotate_heads
 from npuserve.program.kernels.linear import linear, norm_rows, quantize, rms_norm
 from npuserve.program.kernels.registers import Reg
@@ -37,11 +38,14 @@ class LayerBody:
         self._linear(layer.qkv, tmem.qkv)
         if self.geometry.facts.qkv_bias:
             self._bias(tmem.qkv, self.geometry.qkv, layer.vectors.qkv_bias)
-        if self.geometry.facts.conv_taps:
+        if self.geometry.facts.delta:
+            self._delta_rule()
+        elif self.geometry.facts.conv_taps:
             self._convolution()
         else:
             self._heads()
             self._attention()
+            self._gate_heads()
         self._project(tmem.attention, layer.o)
         self._add(layer.o, layer.vectors.after_attention if names.after_attention else None)
         if self.geometry.facts.o_bias:
@@ -170,7 +174,10 @@ class LayerBody:
         if facts.v_norm and own:
             norms.append((facts.num_heads + own, own, None))
         for first_head, num_heads, weight in norms:
-            norm_heads(asm, tmem, first_head=first_head, num_heads=num_heads, weight=weight, eps=facts.norm_eps)
+            part = tmem.qkv + first_head * facts.head_dim
+            norm_heads(
+                asm, tmem, part=part, num_heads=num_heads, size=facts.head_dim, weight=weight, eps=facts.norm_eps
+            )
         rotate_heads(asm, tmem)
         copy_values(asm, tmem)
 
@@ -190,6 +197,37 @@ class LayerBody:
             attend(asm, tmem, kv, self._decode_tile())
 
         self._segments(prompt, decode)
+
+    def _gate_heads(self) -> None:
+        """The gates stand behind q, k and v."""
+        tmem, facts = self.tmem, self.geometry.facts
+        if not facts.output_gate:
+            return
+        size = facts.num_heads * facts.head_dim
+        gate = tmem.qkv + (facts.num_heads + 2 * facts.num_kv_heads) * facts.head_dim
+        gate_by_sigmoid(
+            self.asm,
+            out=tmem.rows + tmem.attention,
+            gate=tmem.rows + gate,
+            rows=self.shape.rows,
+            size=size,
+            stride=tmem.row_stride,
+        )
+
+    def _delta_rule(self) -> None:
+        tmem, vectors = self.tmem, self.layer.vectors
+        rule = DeltaRule(self.asm, tmem)
+
+        def convolve(row: Address, rows: int = 1) -> None:
+            rule.convolve(row, rows, tmem.vectors + vectors.taps)
+
+        def run(row: Address, rows: int = 1) -> None:
+            rule.run(row, rows)
+
+        self._segments(convolve, convolve)
+        rule.prepare(dt_bias=tmem.vectors + vectors.dt_bias, decay=tmem.vectors + vectors.decay)
+        self._segments(run, run)
+        rule.finish(tmem.vectors + vectors.delta_norm, self.geometry.facts.norm_eps)
 
     def _convolution(self) -> None:
         facts, weights = self.geometry.facts, self.tmem.vectors + self.layer.vectors.taps

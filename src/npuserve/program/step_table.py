@@ -160,6 +160,7 @@ class StepTable:
         words[SegmentWord.WRITE_VALUE_SCALES] = base + kv.v_scales + position * WORD
         words[SegmentWord.STATE] = base + kv.state
         words[SegmentWord.HAS_STATE] = int(position > 0)
+        words[SegmentWord.IS_NEW] = int(position == 0)
         words[SegmentWord.FIRST_BLOCKS] = blocks.full - blocks.first
         words[SegmentWord.FULL_BLOCKS] = blocks.last - blocks.full
         words[SegmentWord.MASKED_BLOCKS] = (position + segment.num_rows - 1) // ATTENTION_BLOCK + 1 - blocks.last

@@ -130,7 +130,7 @@ class TmemLayout:
     @cached_property
     def softmax(self) -> int:
         """Five vectors of tile_rows words: running maximum, block maximum, alpha, running sum, block sum."""
-        heads = self._most(lambda geometry: max(geometry.num_qk_heads, 1))
+        heads = self._most(_num_normed_heads)
         return round_up(self.statistics + self.shape.rows * heads, CACHE_LINE)
 
     @property
@@ -142,9 +142,15 @@ class TmemLayout:
         return self.softmax + 5 * self.softmax_stride
 
     def _window(self, geometry: LayerGeometry) -> int:
-        """A convolution's inputs: its state and those of the longest segment."""
-        segment = max(self.shape.prefill_rows, 1)
-        return geometry.state + segment * geometry.facts.hidden_size if geometry.facts.conv_taps else 0
+        """A convolution's inputs, its state and those of the longest segment; a head's state and a vector; gates."""
+        segment, facts = max(self.shape.prefill_rows, 1), geometry.facts
+        if not facts.conv_taps:
+            return 0
+        window = geometry.conv_state + segment * facts.conv_channels
+        if not facts.delta:
+            return window
+        gates = self.shape.rows * facts.delta.num_value_heads
+        return max(window, geometry.head_state + facts.delta.value_dim, gates)
 
     @cached_property
     def value_scales(self) -> int:
@@ -166,7 +172,8 @@ class TmemLayout:
 
     def _activation_scratch(self, geometry: LayerGeometry) -> int:
         facts = geometry.facts
-        return self._activation_rows(geometry) * max(facts.intermediate_size, facts.input_size)
+        gates = (facts.conv_channels, facts.delta.values) if facts.delta else ()
+        return self._activation_rows(geometry) * max(facts.intermediate_size, facts.input_size, *gates)
 
     @cached_property
     def rows(self) -> int:
@@ -234,7 +241,9 @@ class TmemLayout:
 
     @cached_property
     def qk_heads(self) -> int:
-        wide = self._most(lambda geometry: max(geometry.qkv, 2 * geometry.facts.intermediate_size, _result(geometry)))
+        wide = self._most(
+            lambda geometry: max(_inputs(geometry), 2 * geometry.facts.intermediate_size, _result(geometry))
+        )
         return round_up(self.qkv + wide, CACHE_LINE)
 
     @property
@@ -307,6 +316,17 @@ class TmemLayout:
 def _padded_mlp(geometry: LayerGeometry) -> int:
     """Words of the down projection's input where it does not stand in the gate's."""
     return 0 if geometry.mlp == geometry.facts.intermediate_size else geometry.mlp
+
+
+def _inputs(geometry: LayerGeometry) -> int:
+    """The input projection, and room for a product of q, k and v with a tap."""
+    return geometry.qkv + (geometry.facts.conv_channels if geometry.facts.delta else 0)
+
+
+def _num_normed_heads(geometry: LayerGeometry) -> int:
+    """Heads of a row that are normed at once, and at least the row itself."""
+    delta = geometry.facts.delta
+    return max(geometry.num_qk_heads, 1, *((2 * delta.num_key_heads, delta.num_value_heads) if delta else ()))
 
 
 def _result(geometry: LayerGeometry) -> int:

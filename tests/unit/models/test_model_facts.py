@@ -230,3 +230,33 @@ def test_the_text_side_of_a_gemma_with_towers_is_served() -> None:
 def test_what_gemma_does_not_have_yet_is_refused(key: str) -> None:
     with pytest.raises(UnsupportedModelError, match=key):
         model_facts(gemma(**{key: True}))
+
+
+def test_layers_of_qwen3_5_are_the_delta_rule_where_they_are_no_attention() -> None:
+    config = tiny_config("qwen3_5_text", num_hidden_layers=8, linear_num_key_heads=2, linear_num_value_heads=4)
+    facts = model_facts(config | {"linear_key_head_dim": 24, "linear_value_head_dim": 40})
+    assert facts.layer_kinds == (1, 1, 1, 0, 1, 1, 1, 0)
+    assert facts.has_state
+    assert facts.norm_offset == 1
+    assert facts.inputs[0] == ("self_attn.q_proj", 2 * 6 * 32)
+    assert facts.rotary_dim == 8
+    assert [rows for _, rows in facts.kinds[1].inputs] == [2 * 2 * 24 + 4 * 40, 160, 4, 4]
+
+
+def test_the_text_side_of_qwen3_5_is_served() -> None:
+    facts = model_facts({"model_type": "qwen3_5", "text_config": tiny_config("qwen3_5_text"), "vision_config": {}})
+    assert facts.final_norm == "model.language_model.norm.weight"
+    names = ("model.visual.patch_embed.proj.weight", "mtp.fc.weight", "model.language_model.layers.0.mlp.gate.weight")
+    assert [bool(re.match(facts.skipped, name)) for name in names] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_bias": True}, "attention_bias"),
+        ({"linear_num_key_heads": 3}, "32 value heads do not divide among 3"),
+    ],
+)
+def test_what_qwen3_5_does_not_have_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        model_facts(tiny_config("qwen3_5_text", **changes))

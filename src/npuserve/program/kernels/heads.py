@@ -21,14 +21,37 @@ def add_bias(asm: Assembler, *, out: int, stride: int, rows: int, size: int, bia
 
 
 def norm_heads(
-    asm: Assembler, tmem: TmemLayout, *, first_head: int, num_heads: int, weight: int | None, eps: float
+    asm: Assembler, tmem: TmemLayout, *, part: int, num_heads: int, size: int, weight: int | None, eps: float
 ) -> None:
-    """RMS norm of each head in place, heads counted from q's first; the weight, if any, has head_dim words."""
-    facts, rows = tmem.geometry.facts, tmem.shape.rows
-    size = facts.head_dim
-    heads = Grid(tmem.rows + tmem.qkv + first_head * size, tmem.row_stride, size)
-    statistics = Grid(tmem.statistics, num_heads, 1)
+    """RMS norm in place of heads of `size` that stand side by side in a part of the rows, with weights if any."""
+    rows = tmem.shape.rows
+    heads = Grid(tmem.rows + part, tmem.row_stride, size)
+    sum_squares(asm, tmem, heads=heads, num_heads=num_heads, size=size)
+    count = rows * num_heads
+    asm.vop(VectorFunction.MUL, tmem.statistics, tmem.statistics, 1.0 / size, cols=count)
+    asm.vop(VectorFunction.ADD, tmem.statistics, tmem.statistics, eps, cols=count)
+    asm.vop(VectorFunction.RSQRT, tmem.statistics, tmem.statistics, cols=count)
+    scale_heads(asm, tmem, heads=heads, num_heads=num_heads, size=size)
+    if weight is None:
+        return
     for sweep in sweeps(rows, num_heads):
+        start, stride = heads.start(sweep), heads.stride(sweep)
+        asm.vop(
+            VectorFunction.MUL,
+            start,
+            start,
+            weight,
+            rows=sweep.length,
+            cols=size,
+            strides=(stride, stride, 0),
+            mode=BMode.PER_COLUMN,
+        )
+
+
+def sum_squares(asm: Assembler, tmem: TmemLayout, *, heads: Grid, num_heads: int, size: int) -> None:
+    """statistics[row][head] = sum of the head's squares."""
+    statistics = Grid(tmem.statistics, num_heads, 1)
+    for sweep in sweeps(tmem.shape.rows, num_heads):
         strides = (statistics.stride(sweep), heads.stride(sweep), 0)
         asm.vop(
             VectorFunction.RSSQ,
@@ -38,11 +61,12 @@ def norm_heads(
             cols=size,
             strides=strides,
         )
-    count = rows * num_heads
-    asm.vop(VectorFunction.MUL, tmem.statistics, tmem.statistics, 1.0 / size, cols=count)
-    asm.vop(VectorFunction.ADD, tmem.statistics, tmem.statistics, eps, cols=count)
-    asm.vop(VectorFunction.RSQRT, tmem.statistics, tmem.statistics, cols=count)
-    for sweep in sweeps(rows, num_heads):
+
+
+def scale_heads(asm: Assembler, tmem: TmemLayout, *, heads: Grid, num_heads: int, size: int) -> None:
+    """Each head times its statistic, in place."""
+    statistics = Grid(tmem.statistics, num_heads, 1)
+    for sweep in sweeps(tmem.shape.rows, num_heads):
         start, stride = heads.start(sweep), heads.stride(sweep)
         asm.vop(
             VectorFunction.MUL,
@@ -54,17 +78,6 @@ def norm_heads(
             strides=(stride, stride, statistics.stride(sweep)),
             mode=BMode.PER_ROW,
         )
-        if weight is not None:
-            asm.vop(
-                VectorFunction.MUL,
-                start,
-                start,
-                weight,
-                rows=sweep.length,
-                cols=size,
-                strides=(stride, stride, 0),
-                mode=BMode.PER_COLUMN,
-            )
 
 
 def rotate_heads(asm: Assembler, tmem: TmemLayout) -> None:

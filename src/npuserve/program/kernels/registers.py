@@ -33,6 +33,11 @@ class Reg(IntEnum):
     STATE = 5
     """DRAM address of the current segment's state; recurrent layers have no keys."""
     HAS_STATE = 6
+    IS_NEW = 6
+    HEAD_KEYS = 7
+    """The current row as the current head of a delta rule sees it: its q and k, its v and result, its gates."""
+    HEAD_VALUES = 8
+    HEAD_GATES = 9
 
 
 class SegmentWord(IntEnum):
@@ -53,3 +58,5 @@ class SegmentWord(IntEnum):
     """Blocks with a mask before those without, where a layer has a window."""
     HAS_STATE = 12
     """1, but 0 at the beginning of a conversation, whose state is zeros."""
+    IS_NEW = 13
+    """The opposite."""
