@@ -248,6 +248,28 @@ def test_a_client_that_leaves_frees_the_npu(start: Start) -> None:
     assert "VIOLATION" not in log.read_text()
 
 
+def test_a_client_that_leaves_before_the_first_piece_frees_the_npu(start: Start) -> None:
+    server, log = start(first_delay_us=3_000_000)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=60):
+        wait_for(lambda: len(runs(log)) == 1)
+    started_s = time.monotonic()
+    wait_for(lambda: "aborted" in log.read_text())
+    assert time.monotonic() - started_s < 2.5
+
+
+def test_a_client_that_leaves_the_queue_never_reaches_the_npu(start: Start) -> None:
+    server, log = start(repeat=100000, delay_us=20000)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True, "max_tokens": 2000}
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=60):
+        wait_for(lambda: len(runs(log)) == 1)
+        with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=60):
+            wait_for(lambda: bool(httpx.get(f"{server.url}/v1/stats").json()["queued"]))
+        wait_for(lambda: not httpx.get(f"{server.url}/v1/stats").json()["queued"])
+    wait_for(lambda: "aborted" in log.read_text())
+    assert len(runs(log)) == 1
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_piece_is_lost_however_fast_they_come(start: Start, layout: str) -> None:
     pieces: list[tuple[int, str | bytes]] = [(1000 + n, f"{n} ") for n in range(3000)]

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from npuserve.core import Event, FinishReason, Request, SamplingParams
-from npuserve.devices.runtime import RuntimeUsage
+from npuserve.devices.runtime import RuntimePiece, RuntimeUsage
 from npuserve.engine.runtime_engine import RuntimeEngine, RuntimeTexts
+from npuserve.engine.runtime_run import RuntimeRun
 from npuserve.errors import ContextLengthError, DeviceUnavailableError, OverloadedError, RequestError
 from npuserve.text.text_ids import text_id, text_of
 from scripted_runtime import ScriptedRuntime
@@ -336,3 +339,32 @@ def test_statistics(desk: Callable[..., Desk]) -> None:
     assert made.engine.cancel_all() == 2
     assert made.engine.forget_contexts()
     assert made.engine.stats().num_requests_cancelled == 2
+
+
+@given(
+    st.lists(st.sampled_from(["<", "<e", "<end", "end>", ">", "</st", "op>", "ü", "x "]), max_size=30),
+    st.lists(st.integers(1, 4), min_size=1),
+    st.integers(1, 60),
+)
+def test_text_up_to_the_first_marker_is_told_however_it_is_cut(parts: list[str], cuts: list[int], limit: int) -> None:
+    data = "".join(parts).encode()
+    pieces: list[bytes] = []
+    while data:
+        size = cuts[len(pieces) % len(cuts)]
+        pieces.append(data[:size])
+        data = data[size:]
+    request = Request("a", PROMPT, SamplingParams(max_tokens=limit))
+    run = RuntimeRun(request, ("<end>", "</stop>"), Bytes())
+    events: list[Event] = []
+    for piece in pieces:
+        if run.finish is None and (event := run.push(RuntimePiece(piece, -1), 0.0)) is not None:
+            events.append(event)
+    if run.finish is None:
+        events.append(run.end(FinishReason.STOP, 0.0))
+    told = b"".join(Bytes()[token] for event in events for token in event.token_ids)
+    taken = b"".join(pieces[:limit])
+    ends = [at for marker in (b"<end>", b"</stop>") if (at := taken.find(marker)) >= 0]
+    assert told == (taken[: min(ends)] if ends else taken)
+    assert [event.finish is not None for event in events] == [False] * (len(events) - 1) + [True]
+    num_told = sum(len(event.token_ids) for event in events) + (events[-1].stop_token_id is not None)
+    assert num_told == run.num_generated
