@@ -45,6 +45,8 @@ def parse_arguments(arguments: Sequence[str] | None, environment: Mapping[str, s
     if environment.get(_API_KEY) and "api_key" not in texts:
         texts["api_key"] = environment[_API_KEY]
     common = _values(common_settings(), texts, file, path, get_type_hints(ServeSettings))
+    if common.get("cors_origin") == ("none",):
+        common["cors_origin"] = None
     settings = KilnSettings(**own, config_path=path, common=ServeSettings(**{**COMMON_DEFAULTS, **common}))
     check(settings.common, common.keys())
     check_own(settings)

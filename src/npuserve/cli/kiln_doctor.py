@@ -16,6 +16,7 @@ from npuserve.cli.kiln_settings import KilnSettings
 from npuserve.drivers.rkllm_layout import find_layout, find_library, read_only_data
 from npuserve.errors import NpuserveError
 from npuserve.server.listening import listen
+from npuserve.vision.packages import PACKAGES
 
 _RKNN_PATHS = ("usr/lib/librknnrt.so", "usr/lib/aarch64-linux-gnu/librknnrt.so", "usr/local/lib/librknnrt.so")
 _RKNN_VERSION = re.compile(rb"librknnrt version: (\d+\.\d+\.\d+\S{0,20})")
@@ -131,11 +132,10 @@ def _memory(model: Path, root: Path) -> Finding:
 
 
 def _vision(settings: KilnSettings, model: Path, root: Path) -> Iterator[Finding]:
-    modules = {"PIL": "kiln", "python_multipart": "kiln"}
-    modules |= {"rknnlite": "rknn"} if model.suffix == ".rknn" else {"onnxruntime": "onnx"}
-    for module, extra in modules.items():
+    runtime = {"rknnlite": "rknn-toolkit-lite2"} if model.suffix == ".rknn" else {"onnxruntime": "onnxruntime"}
+    for module, package in (PACKAGES | runtime).items():
         if importlib.util.find_spec(module) is None:
-            yield Finding(Verdict.FAIL, "package", f"{module} is missing; pip install 'npuserve[{extra}]'")
+            yield Finding(Verdict.FAIL, "package", f"{package} is missing; pip install {package}")
     if model.suffix == ".rknn":
         library = next((root / path for path in _RKNN_PATHS if (root / path).is_file()), None)
         if library is None:

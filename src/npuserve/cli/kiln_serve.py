@@ -52,12 +52,13 @@ def _serve(settings: KilnSettings) -> None:
         parts = load_parts(settings, router)
         try:
             state = server_state(settings, parts, router, keys)
-            serve(common, state, listener, tls, lambda url: print(_banner(url, parts), flush=True))
+            key = "<your key>" if keys else "not-needed"
+            serve(common, state, listener, tls, lambda url: print(_banner(url, parts, key), flush=True))
         finally:
             parts.close()
 
 
-def _banner(url: str, parts: "KilnParts") -> str:
+def _banner(url: str, parts: "KilnParts", key: str) -> str:
     lines: list[str] = []
     if parts.language is not None:
         model = parts.language.model
@@ -70,7 +71,7 @@ def _banner(url: str, parts: "KilnParts") -> str:
         lines += [f"kiln-serve: {parts.vision.name}, /v1/vision/{task}"]
     lines += [f"listening on {url}/v1", ""]
     shown = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
-    lines += [f'  from openai import OpenAI; client = OpenAI(base_url="{shown}/v1", api_key="not-needed")', ""]
+    lines += [f'  from openai import OpenAI; client = OpenAI(base_url="{shown}/v1", api_key="{key}")', ""]
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from npuserve.vision.detector import Detector
 from npuserve.vision.labels import Labels, read_labels
 from npuserve.vision.network import InputForm, Network
 from npuserve.vision.normalization import BYTES, BYTES_BGR, IMAGENET, UNIT, Normalization
+from npuserve.vision.packages import check_packages
 
 ENDINGS = (".rknn", ".onnx")
 _OPEN_SIZE = {"classify": 224, "detect": 640}
@@ -31,6 +32,7 @@ class VisionSettings:
 
 def load_vision(path: Path, settings: VisionSettings) -> Classifier | Detector:
     """A ready model. Raises CheckpointError, DeviceUnavailableError, ConfigError."""
+    check_packages()
     labels = Labels()
     if settings.labels is not None and (settings.labels_must_exist or settings.labels.exists()):
         labels = read_labels(settings.labels)

@@ -20,9 +20,7 @@ class OnnxNetwork:
         try:
             import onnxruntime
         except ImportError as error:
-            raise DeviceUnavailableError(
-                f"{path}: ONNX Runtime is not installed; pip install 'npuserve[onnx]'"
-            ) from error
+            raise DeviceUnavailableError(f"{path}: ONNX Runtime is not installed; pip install onnxruntime") from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = 2

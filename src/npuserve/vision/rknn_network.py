@@ -26,7 +26,7 @@ class RknnNetwork:
             from rknnlite.api import RKNNLite
         except ImportError as error:
             raise DeviceUnavailableError(
-                f"{path}: rknn-toolkit-lite2 is not installed; pip install 'npuserve[rknn]' on the board"
+                f"{path}: rknn-toolkit-lite2 is not installed; on the board, pip install rknn-toolkit-lite2"
             ) from error
         self.name = path.name
         self.form = InputForm(*size, is_normalized_inside=True, channels_last=True)

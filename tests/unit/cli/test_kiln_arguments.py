@@ -145,6 +145,7 @@ request_timeout = 2.5
     assert (common.max_queue, common.think, common.share_cache) == (3, True, False)
     assert (common.request_timeout, common.log_level) == (2.5, "error")
     assert parsed("", tmp_path).common.cors_origin == ("*",)
+    assert parsed("[server]\ncors_origin = none\n", tmp_path).common.cors_origin is None
 
 
 def test_a_key_from_the_environment(tmp_path: Path) -> None:

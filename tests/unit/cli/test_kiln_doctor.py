@@ -81,7 +81,7 @@ def test_vision_needs_its_package_library_and_labels(board: Board) -> None:
     model = board.root / "models/v.rknn"
     model.touch()
     found = board.findings("--vision-model", str(model))
-    assert found["package"] == (Verdict.FAIL, "rknnlite is missing; pip install 'npuserve[rknn]'")
+    assert found["package"] == (Verdict.FAIL, "rknn-toolkit-lite2 is missing; pip install rknn-toolkit-lite2")
     assert found["librknnrt"][0] is Verdict.FAIL
     assert found["labels"][0] is Verdict.NOTE
     (board.root / "usr/lib/librknnrt.so").write_bytes(b"xx librknnrt version: 2.3.2 (429f97ae6b) yy")
