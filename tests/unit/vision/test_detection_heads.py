@@ -170,6 +170,21 @@ def test_planted_objects_are_found(name: str, kind: str) -> None:
     assert network.seen[0].dtype == np.uint8
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_an_input_that_is_not_square_has_its_cells_in_rows(single: bool) -> None:
+    height, width = 96, 160
+    outputs = [np.zeros((1, 5 + CLASSES, height // s, width // s), dtype=np.float32) for s in STRIDES]
+    # The cell in column 8, row 3 of stride 16, right at its corner: a box of 32 x 16 round (128, 48).
+    outputs[1][0, :, 3, 8] = [0, 0, np.log(2), 0, 1, 0, 0, 0, 0, 0, 0, 1]
+    if single:
+        outputs = [np.concatenate([o.reshape(1, 5 + CLASSES, -1) for o in outputs], axis=2).transpose(0, 2, 1)]
+    network = PlantedNetwork(outputs)
+    network.form = InputForm(height, width, is_normalized_inside=True, channels_last=True)
+    (found,) = Detector(network, LABELS, UNIT).detect(np.zeros((height, width, 3), dtype=np.uint8), 0.25, 0.45).objects
+    assert found.class_id == 6
+    assert found.box == pytest.approx((112, 40, 144, 56), abs=1e-3)
+
+
 def test_threshold_and_overlap_are_the_callers() -> None:
     detector = Detector(PlantedNetwork(yolox(raw=False)), LABELS, UNIT)
     picture = np.zeros((128, 128, 3), dtype=np.uint8)

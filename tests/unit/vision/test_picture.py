@@ -6,6 +6,8 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -138,3 +140,28 @@ def test_what_is_no_picture_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(RequestError, match=message) as caught:
         decode_picture(data)
     assert caught.value.param == "file"
+
+
+JPEG = saved(Image.fromarray(corners()), "JPEG")
+WEBP = saved(Image.fromarray(corners()), "WEBP")
+ANIMATED = saved(Image.new("P", (9, 9)), "GIF", save_all=True, append_images=[Image.new("P", (9, 9), 3)])
+
+
+@given(
+    st.sampled_from([GOOD, JPEG, WEBP, ANIMATED]),
+    st.lists(st.tuples(st.integers(0, 2000), st.binary(min_size=1, max_size=6))),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_file_is_a_picture_or_refused_and_nothing_else(data: bytes, changes: list[tuple[int, bytes]]) -> None:
+    damaged = bytearray(data)
+    for place, piece in changes:
+        at = place % len(damaged)
+        damaged[at : at + len(piece)] = piece
+    try:
+        pixels = decode_picture(bytes(damaged))
+    except RequestError:
+        return
+    assert pixels.ndim == 3
+    assert pixels.shape[2] == 3
+    assert pixels.dtype == np.uint8
+    assert pixels.size > 0
