@@ -14,7 +14,10 @@ ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
+    "gemma4": "Gemma4ForCausalLM",
 }
+_MODEL_TYPES = {"gemma4": "gemma4_text"}
+"""Where the model type is not the architecture's name."""
 
 _MAX_SIZE = 1 << 31
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -47,7 +50,23 @@ _LFM2_NAMES = {
     "ffn_up": "feed_forward.w3",
     "ffn_down": "feed_forward.w2",
 }
-_NAMES = {"lfm2": ({"token_embd_norm": "model.embedding_norm"}, _LFM2_NAMES)}
+_GEMMA4_NAMES = _LAYER_NAMES | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+}
+_GEMMA4_TOP_NAMES = {
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+}
+_NAMES = {
+    "lfm2": ({"token_embd_norm": "model.embedding_norm"}, _LFM2_NAMES),
+    "gemma4": (_GEMMA4_TOP_NAMES, _GEMMA4_NAMES),
+}
 """Where an architecture's names differ: those at the top, which add to the usual ones, and those in layers."""
 _SAMPLING = {
     "temp": "temperature",
@@ -66,6 +85,8 @@ def hugging_face_name(name: str, architecture: object = None) -> str:
     layer = _LAYER.fullmatch(name)
     if layer and layer[2] in layer_names:
         return f"model.layers.{layer[1]}.{layer_names[layer[2]]}.{layer[3]}"
+    if layer and layer[2] == "layer_output_scale":
+        return f"model.layers.{layer[1]}.layer_scalar"
     stem, _, kind = name.rpartition(".")
     top_names = _TOP_NAMES | top_names
     return f"{top_names[stem]}.{kind}" if stem in top_names else name
@@ -100,11 +121,11 @@ class _Translation:
         num_heads = self._size("attention.head_count")
         hidden_size = self._size("embedding_length")
         config: dict[str, Any] = {
-            "model_type": self._architecture,
+            "model_type": _MODEL_TYPES.get(self._architecture, self._architecture),
             "architectures": [ARCHITECTURES[self._architecture]],
             "vocab_size": self._vocab_size(),
             "hidden_size": hidden_size,
-            "intermediate_size": self._size("feed_forward_length"),
+            "intermediate_size": (self._per_layer("feed_forward_length") or [self._size("feed_forward_length")])[0],
             "num_hidden_layers": self._size("block_count"),
             "num_attention_heads": num_heads,
             "num_key_value_heads": self._num_kv_heads(num_heads),
@@ -119,6 +140,8 @@ class _Translation:
         }
         if self._architecture == "lfm2":
             config |= self._lfm2()
+        if self._architecture == "gemma4":
+            config |= self._gemma4()
         ids = {ours: self._metadata.get(f"tokenizer.ggml.{theirs}") for theirs, ours in _TOKEN_IDS.items()}
         config |= {key: value if type(value) is int else None for key, value in ids.items()}
         self._check(config)
@@ -131,7 +154,8 @@ class _Translation:
                 f"{self._path}: a mixture of experts in a GGUF file is not read; use the safetensors folder"
             )
         head_dim = config["head_dim"]
-        if (rotary := self._size("rope.dimension_count", head_dim)) != head_dim:
+        key = "rope.dimension_count_swa" if self._architecture == "gemma4" else "rope.dimension_count"
+        if (rotary := self._size(key, head_dim)) != head_dim:
             raise UnsupportedModelError(
                 f"{self._path}: RoPE on {rotary} of {head_dim} dimensions is not read from GGUF"
             )
@@ -179,6 +203,29 @@ class _Translation:
             "conv_L_cache": self._size("shortconv.l_cache"),
             "conv_bias": "blk.0.shortconv.in_proj.bias" in self._tensors,
             "block_auto_adjust_ff_dim": False,
+        }
+
+    def _gemma4(self) -> dict[str, Any]:
+        """Sliding layers have keys of their own; later layers share keys and values, some files with a wider MLP."""
+        sizes, sliding = self._per_layer("feed_forward_length"), self._per_layer("attention.sliding_window_pattern")
+        if sliding is None:
+            raise self._error("attention.sliding_window_pattern", sliding, "a mark for each layer")
+        turns: dict[str, dict[str, Any]] = {
+            "sliding_attention": {"rope_type": "default", "rope_theta": self._number("rope.freq_base_swa", 10_000.0)},
+            "full_attention": {"rope_type": "proportional", "rope_theta": self._number("rope.freq_base", 1e6)},
+        }
+        cap = "final_logit_softcapping"
+        return {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "head_dim": self._size("attention.key_length_swa"),
+            "global_head_dim": self._size("attention.key_length"),
+            "layer_types": ["sliding_attention" if slides else "full_attention" for slides in sliding],
+            "sliding_window": self._size("attention.sliding_window"),
+            "num_kv_shared_layers": self._get("attention.shared_kv_layers") or 0,
+            "use_double_wide_mlp": sizes is not None and sizes[-1] == 2 * sizes[0],
+            "hidden_size_per_layer_input": self._get("embedding_length_per_layer_input") or 0,
+            cap: None if self._get(cap) is None else self._number(cap),
+            "rope_parameters": turns,
         }
 
     def _vocab_size(self) -> int:

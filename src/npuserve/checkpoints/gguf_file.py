@@ -94,10 +94,16 @@ class GgufFile:
         }
 
     def _read_config(self) -> dict[str, Any]:
-        """Llama 3 files carry their RoPE factors as a tensor; in Hugging Face terms that is LongRoPE with one list."""
+        """Llama 3 files carry their RoPE factors as a tensor; in Hugging Face terms that is LongRoPE with one list.
+
+        Gemma 4 files have huge factors for the pairs of a global head that do not turn.
+        """
         config = translate_config(self._header, self.path)
         info = self._header.tensors.get(_LLAMA_ROPE_FACTORS)
-        if info is not None:
+        if info is not None and config["model_type"] == "gemma4_text":
+            turning = self._dequantize(info, self._stored(info)).ravel() == 1
+            config["rope_parameters"]["full_attention"]["partial_rotary_factor"] = float(turning.mean())
+        elif info is not None:
             factors = self._dequantize(info, self._stored(info)).ravel().tolist()
             config["rope_scaling"] = {
                 "rope_type": "longrope",
