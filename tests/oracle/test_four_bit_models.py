@@ -17,6 +17,7 @@ from npuserve.models.weight_formats import FormatPlan, format_plan
 from npuserve.quant.formats import FP4
 from oracle.device_weights import device_weights
 from oracle.emulation import Array, Emulation
+from oracle.family_models import FAMILY_MODELS
 from oracle.test_tiny_models import cosines, tokens
 from simulated_device import Simulated, simulate
 
@@ -61,16 +62,25 @@ def test_layers_may_differ(mix: str, tmp_path: Path) -> None:
     assert cosines(logits, emulated(simulated, ids)).min() > 0.9995
 
 
-def test_convolutions_may_differ(tmp_path: Path) -> None:
-    layer_types = ["conv", "full_attention", "conv"]
-    model = save_tiny_model(tmp_path, "lfm2", num_hidden_layers=3, layer_types=layer_types, initializer_range=0.04)
+FAMILY_MIXES = {
+    "gemma4, windows of 100, own and shared keys, two sizes of heads": "attn@2-5=fp4,mlp@4-8=fp4,ple=nvfp4,head=fp4",
+    "lfm2, heads of 64, four taps with biases": "conv=fp4,mlp@1-1=nvfp4",
+    "phi3, LongRoPE on three quarters of a head": "mlp@1-29=fp4",
+    "qwen3.5, two value heads for a key head": "delta=fp4,mlp=fp4",
+    "smollm3, every fourth layer without positions": "gateup@3-35=fp4,down@0-4=int4",
+}
+
+
+@pytest.mark.parametrize("name", FAMILY_MIXES)
+def test_every_family_takes_its_mixes(name: str, tmp_path: Path) -> None:
+    """As near to transformers as so small layers can be, and the same bits whatever the chunks."""
+    family, changes = FAMILY_MODELS[name]
+    model = save_tiny_model(tmp_path, family, initializer_range=0.04, **changes)
     ids = tokens(40)
-    simulated = simulate(tmp_path, formats=format_plan("mix", None, "conv=fp4,mlp@1-1=nvfp4"), num_slots=1)
-    assert [str(kind.formats) for kind in simulated.dram.geometry.facts.kinds] == [
-        "int8/nvfp4/nvfp4/int8",
-        "fp4/int8/int8/int8",
-    ]
-    assert cosines(simulated.feed(ids), logits_of(model, ids)).mean() > 0.94
+    simulated = simulate(tmp_path, formats=format_plan("mix", None, FAMILY_MIXES[name]), num_slots=1)
+    logits = simulated.feed(ids, chunk=32)
+    assert cosines(logits, logits_of(model, ids)).mean() > 0.9
+    np.testing.assert_array_equal(simulated.feed(ids, chunk=7), logits)
 
 
 @pytest.mark.parametrize("wformat", FOUR_BIT)

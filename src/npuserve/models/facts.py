@@ -159,6 +159,8 @@ class LayerFacts:
     @property
     def mixer(self) -> str:
         """What stands in the layer's first half, as mix strings call it."""
+        if self.delta:
+            return "delta"
         return "conv" if self.conv_taps else "attn"
 
     @property

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from npuserve.errors import ConfigError
-from npuserve.models.facts import ModelFacts
+from npuserve.models.facts import DeltaFacts, ModelFacts
 from npuserve.models.registry import model_facts
 from npuserve.models.weight_formats import (
     FormatPlan,
@@ -115,6 +115,19 @@ def test_kinds_of_layers_are_split_by_their_formats(convolutional: ModelFacts) -
     assert taps == [3, 3, 0, 0, 3, 0]
     assert not found.conv_taps, "the usual layer stays attention"
     assert len(found.kinds) == 4
+
+
+def test_each_mixer_has_a_name_of_its_own(facts: ModelFacts, convolutional: ModelFacts) -> None:
+    delta = replace(convolutional.variants[0], delta=DeltaFacts(1, 1, 64, 64))
+    assert [kind.mixer for kind in (facts, convolutional.variants[0], delta)] == ["attn", "conv", "delta"]
+    found = mixed(replace(convolutional, variants=(delta,)), "delta=fp4")
+    assert layers(found)[:3] == ["fp4/int8/int8/int8"] * 2 + ["int8/int8/int8/int8"]
+
+
+def test_own_inputs_are_a_kind_where_there_are_any(facts: ModelFacts) -> None:
+    assert layers(mixed(replace(facts, input_size=64), "ple=int4,mlp=fp4"))[0] == "int8/fp4/fp4/int4"
+    with pytest.raises(ConfigError, match="'ple=int4' in a mix of formats: this model has attn"):
+        mixed(facts, "ple=int4")
 
 
 def test_a_usual_layer_that_no_layer_is_stays(convolutional: ModelFacts) -> None:
