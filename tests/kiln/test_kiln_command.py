@@ -1,5 +1,6 @@
 """kiln-serve as a command: banner, signals, exit statuses, modes."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -47,6 +48,28 @@ def test_the_banner_and_a_stop_signal_that_lets_a_running_reply_end(
         server.process.terminate()
         assert running.result(timeout=60).json()["choices"][0]["message"]["content"] == "a b c d e f g h i j"
         server.process.wait(timeout=60)
+
+
+def test_a_reader_that_leaves_before_the_banner_does_not_stop_the_server(
+    runtime_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    llm = {"model": write_model(tmp_path / "m.rkllm"), "library": runtime_of("1.2")}
+    config = write_config(tmp_path / "config.ini", llm=llm)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = ["--host", "127.0.0.1", "--port", str(port)]
+    with subprocess.Popen(command(config, *arguments), stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        end = time.monotonic() + 30
+        status = 0
+        while status != 200:
+            assert process.poll() is None, "the server ended"
+            assert time.monotonic() < end, "it never listened"
+            with contextlib.suppress(httpx.TransportError):
+                status = httpx.get(f"http://127.0.0.1:{port}/health").status_code
+        process.terminate()
+        process.wait(timeout=60)
 
 
 def test_nothing_to_serve_exits_1_and_names_the_file(tmp_path: Path) -> None:
@@ -187,4 +210,5 @@ def test_it_installs_and_starts_without_a_compiler(runtime_of: Callable[[str], P
         assert process.stdout is not None
         assert any("listening on" in line for line in iter(process.stdout.readline, ""))
         process.terminate()
+        process.communicate(timeout=60)
     assert process.returncode == 0

@@ -1,5 +1,6 @@
 """What both serve commands do round a loaded model: keys, TLS, the listening address, logging, the run."""
 
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -69,5 +70,6 @@ def serve(
 
 
 def _listening(url: str, on_listening: Callable[[str], None]) -> None:
-    on_listening(url)
+    with contextlib.suppress(BrokenPipeError):  # nobody reads the banner any more
+        on_listening(url)
     notify(f"READY=1\nSTATUS=listening on {url}")
