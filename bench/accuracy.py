@@ -5,8 +5,9 @@
 Three runs over one text (the prose of the Python language reference): the simulated device; transformers in float32
 on the checkpoint's dequantized weights; the float64 emulation of tests/oracle, which rounds where the device does.
 The emulation with noise of 1e-7 on its embeddings says how near to each other two computations with the same
-rounding can be. With --places the emulation is run once more for each place, without rounding there, on windows of
-256 tokens against itself without any rounding.
+rounding can be. --layers compares layer by layer instead, each from the device's own hidden state, which is exact but
+for the codes that fp32 tips over. With --places the emulation is run once more for each place, without rounding
+there, on windows of 256 tokens against itself without any rounding.
 """
 
 import argparse
@@ -27,7 +28,9 @@ from npuserve.checkpoints.locate import ensure_checkpoint
 from npuserve.models.registry import model_facts
 from oracle.accuracy import Agreement, LogitsOf, Tokens, agreement, english_tokens, rows_of
 from oracle.emulation import Emulation, Rounding
-from simulated_device import simulate
+from oracle.layer_run import LayerRun
+from oracle.teacher_forcing import teacher_forced
+from simulated_device import Simulated, simulate
 
 WINDOW = 256
 
@@ -37,6 +40,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2", help="short name or checkpoint (default smollm2)")
     parser.add_argument("--tokens", type=int, default=2000, help="length of the text (default 2000)")
     parser.add_argument("--emulate", action="store_true", help="also the emulation, with and without noise (minutes)")
+    parser.add_argument("--layers", action="store_true", help="also each layer against the emulation (a minute or two)")
     parser.add_argument("--places", action="store_true", help="also each rounding place alone (many minutes)")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     arguments = parser.parse_args()
@@ -46,8 +50,12 @@ def main() -> None:
     results: dict[str, Any] = {"model": checkpoint.name, "tokens": len(tokens)}
     print(f"{checkpoint.name}, {len(tokens)} tokens of English")
     print(f"{'candidate against reference':48} {'mean KL':>8} {'worst':>6} {'top-1':>6} {'perplexity':>18}")
-    for name, found in comparisons(path, checkpoint, tokens, emulate=arguments.emulate):
-        report(results, name, found)
+    with tempfile.TemporaryDirectory() as folder:
+        simulated = simulate(path, capacity=len(tokens), num_slots=1, image=Path(folder) / "device.img")
+        for name, found in comparisons(simulated, tokens, emulate=arguments.emulate):
+            report(results, name, found)
+        if arguments.layers:
+            results["layers"] = layers(simulated, tokens)
     if arguments.places:
         for name, found in places(checkpoint, tokens):
             report(results, name, found)
@@ -61,20 +69,15 @@ def report(results: dict[str, Any], name: str, found: Agreement) -> None:
     print(f"{name:48} {found.mean_kl:8.5f} {found.worst_kl:6.3f} {found.top1:6.2%} {change:>18}", flush=True)
 
 
-def comparisons(
-    path: Path, checkpoint: Checkpoint, tokens: Tokens, *, emulate: bool
-) -> Iterator[tuple[str, Agreement]]:
+def comparisons(simulated: Simulated, tokens: Tokens, *, emulate: bool) -> Iterator[tuple[str, Agreement]]:
     from oracle.transformers_models import load_checkpoint, logits_of
 
-    with tempfile.TemporaryDirectory() as folder:
-        simulated = simulate(path, capacity=len(tokens), num_slots=1, image=Path(folder) / "device.img")
-        device = rows_of(simulated.feed(tokens))
-        simulated.device.close()
+    checkpoint, device = simulated.checkpoint, rows_of(simulated.feed(tokens))
     reference = rows_of(logits_of(load_checkpoint(checkpoint), tokens))
     yield "device against transformers, float32", agreement(device, reference, tokens)
     if not emulate:
         return
-    emulation = Emulation(checkpoint, model_facts(checkpoint.config))
+    emulation = Emulation(checkpoint, simulated.facts)
     emulated = emulated_logits(emulation, tokens)
     yield "emulation against transformers, float32", agreement(emulated, reference, tokens)
     yield "device against emulation", agreement(device, emulated, tokens)
@@ -89,6 +92,19 @@ def emulated_logits(emulation: Emulation, tokens: Tokens) -> LogitsOf:
     """The head is run when rows are asked for."""
     hidden = emulation.hidden(tokens)
     return lambda start, stop: emulation.head(hidden[start:stop])
+
+
+def layers(simulated: Simulated, tokens: Tokens) -> dict[str, Any]:
+    found = teacher_forced(LayerRun(simulated), Emulation(simulated.checkpoint, simulated.facts), tokens)
+    print(f"{'layer, from the hidden state of the device':48} {'median':>8} {'largest':>8} {'tipped':>7}")
+    for index, layer in enumerate(found.layers):
+        print(f"{index:48} {layer.median:8.1e} {layer.largest:8.1e} {layer.tipped:7.2%}")
+    print(f"last layer and head: likeliest tokens agree in {found.top1:.2%}, logits to {found.largest_logit_error:.1e}")
+    return {
+        "errors": [asdict(layer) for layer in found.layers],
+        "top1": found.top1,
+        "largest_logit_error": found.largest_logit_error,
+    }
 
 
 def places(checkpoint: Checkpoint, tokens: Tokens) -> Iterator[tuple[str, Agreement]]:

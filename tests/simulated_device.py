@@ -16,7 +16,7 @@ from npuserve.models.registry import model_facts
 from npuserve.models.weight_formats import FormatPlan, describe_formats, with_formats
 from npuserve.program.dram import DramLayout
 from npuserve.program.geometry import Geometry
-from npuserve.program.image import build_image, open_image
+from npuserve.program.image import Image, build_image, open_image
 from npuserve.program.tmem import most_rows
 from npuserve.sim.link import SimulatorLink
 from npuserve.sim.native import available, native_link
@@ -33,6 +33,11 @@ class Simulated:
     link: SimulatorLink
     dram: DramLayout
     checkpoint: Checkpoint
+    image: Image
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self.dram.geometry.facts
 
     def feed(
         self, token_ids: Sequence[int] | NDArray[np.int64], *, slot: int = 0, start: int = 0, chunk: int | None = None
@@ -80,4 +85,4 @@ def simulate(
         link: SimulatorLink = native_link(machine, dram.size)
     else:
         link = SimulatorLink(ReferenceMachine(machine, dram.size), machine)
-    return Simulated(OtpuDevice(link, machine, dram, built, kind), link, dram, checkpoint)
+    return Simulated(OtpuDevice(link, machine, dram, built, kind), link, dram, checkpoint, built)

@@ -89,16 +89,18 @@ def _weights_in_int8(weights: NDArray[np.float32]) -> Array:
     return values
 
 
-def hadamard_basis(size: int) -> Array:
-    """B, [size, size], orthogonal."""
+def hadamard_basis(size: int) -> tuple[Array, float]:
+    """B as ones and minus ones, [size, size], and the factor that makes it orthogonal.
+
+    Apart, because sums of weights are then exact, and are rounded to fp32 as the image builder's are.
+    """
     width = min(size & -size, 64)
-    pair: Array = np.array([[1.0, 1.0], [1.0, -1.0]]) / np.sqrt(2)
     mixed: Array = np.ones((1, 1))
     for _ in range(width.bit_length() - 1):
-        mixed = np.kron(pair, mixed).astype(np.float64)
+        mixed = np.kron([[1.0, 1.0], [1.0, -1.0]], mixed).astype(np.float64)
     signs = np.random.default_rng(0).integers(0, 2, size) * 2.0 - 1.0
     basis: Array = signs[:, None] * np.kron(np.eye(size // width), mixed)
-    return basis
+    return basis, width**-0.5
 
 
 class Emulation:
@@ -116,8 +118,9 @@ class Emulation:
         self.facts, self.rounding = facts, rounding or Rounding()
         self.noise = noise
         self._checkpoint = checkpoint
-        self._weights = {f"int8 {name}": matrix for name, matrix in (known or {}).items()}
-        self._basis = hadamard_basis(facts.hidden_size)
+        self._known = {f"int8 {name}": matrix for name, matrix in (known or {}).items()}
+        self._weights = dict(self._known)
+        self._basis, self._factor = hadamard_basis(facts.hidden_size)
 
     def logits(self, token_ids: NDArray[np.int64]) -> Array:
         """float64 [tokens, vocab_size] of a conversation that begins with the first token."""
@@ -126,10 +129,18 @@ class Emulation:
     def hidden(self, token_ids: NDArray[np.int64]) -> Array:
         """The last layer's output after the last norm, [tokens, hidden_size]."""
         facts = self.facts
-        hidden = self._vector(facts.embedding)[token_ids] @ self._basis
+        hidden = self._mixed(self._vector(facts.embedding)[token_ids])
         hidden = hidden * (1 + self.noise * np.random.default_rng(0).standard_normal(hidden.shape))
         for layer in range(facts.num_layers):
-            hidden = self._layer(facts.layer_prefix.format(layer), hidden)
+            hidden = self.layer(layer, hidden)
+        return self.last_norm(hidden)
+
+    def forget(self) -> None:
+        """Drop the weights that are kept for the next call."""
+        self._weights = dict(self._known)
+
+    def last_norm(self, hidden: Array) -> Array:
+        """What the head reads of the last layer's output."""
         return self._round("last_norm", self._norm(hidden))
 
     def head(self, hidden: Array) -> Array:
@@ -137,15 +148,16 @@ class Emulation:
         name = self.facts.embedding if self.facts.tied_head else self.facts.head
         return hidden @ self._matrix(name, norm=self.facts.final_norm).T
 
-    def _layer(self, prefix: str, hidden: Array) -> Array:
-        names = self.facts.names
+    def layer(self, index: int, hidden: Array) -> Array:
+        """What a layer makes of the hidden state of a conversation's first positions, both [tokens, hidden_size]."""
+        names, prefix = self.facts.names, self.facts.layer_prefix.format(index)
         input_norm, post_norm = prefix + names.input_norm, prefix + names.post_norm
         attention = self._round(
             "attention", self._attention(prefix, self._round("norms", self._norm(hidden)), input_norm)
         )
         hidden = hidden + attention @ self._output(f"{prefix}{names.o}.weight").T
         if self.facts.o_bias:
-            hidden = hidden + self._vector(f"{prefix}{names.o}.bias") @ self._basis
+            hidden = hidden + self._mixed(self._vector(f"{prefix}{names.o}.bias"))
         normed = self._round("norms", self._norm(hidden))
         gate, up = (
             normed @ self._matrix(f"{prefix}{name}.weight", norm=post_norm).T for name in (names.gate, names.up)
@@ -198,7 +210,7 @@ class Emulation:
     def _matrix(self, name: str, *, norm: str) -> Array:
         """A matrix that reads the hidden state behind a norm."""
         if (kept := self._weights.get(f"int8 {name}")) is None:
-            values = (self._checkpoint.tensor(name) * self._vector(norm)) @ self._basis
+            values = self._mixed(self._checkpoint.tensor(name) * self._vector(norm))
             is_query = f".{self.facts.names.q}." in name and not self.facts.qk_norm
             factor = np.float32(np.log2(np.e) / np.sqrt(self.facts.head_dim)) if is_query else np.float32(1)
             kept = self._weights[f"int8 {name}"] = self._rounded_weights(values, factor)
@@ -207,9 +219,14 @@ class Emulation:
     def _output(self, name: str) -> Array:
         """A matrix that adds to the hidden state."""
         if (kept := self._weights.get(f"int8 {name}")) is None:
-            values = self._basis.T @ self._checkpoint.tensor(name)
+            values = self._mixed(self._checkpoint.tensor(name).T.astype(np.float64)).T
             kept = self._weights[f"int8 {name}"] = self._rounded_weights(values, np.float32(1))
         return kept
+
+    def _mixed(self, values: Array) -> Array:
+        """The last axis in the hidden state's basis."""
+        mixed: Array = values @ self._basis * self._factor
+        return mixed
 
     def _rounded_weights(self, values: Array, factor: np.float32) -> Array:
         if not self.rounding.weights:

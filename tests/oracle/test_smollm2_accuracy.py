@@ -1,10 +1,9 @@
 """SmolLM2 on the simulated device: a real model's outliers and depth, on English text.
 
-The whole of bench/accuracy.py is this at 2,000 tokens; here are as many as take seconds.
+bench/accuracy.py is this at 2,000 tokens; here are as many as take seconds.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,9 @@ from npuserve.models.registry import model_facts
 from npuserve.sim.native import available
 from oracle.accuracy import Tokens, agreement, english_tokens, rows_of
 from oracle.emulation import Emulation
-from simulated_device import Logits, simulate
+from oracle.layer_run import LayerRun
+from oracle.teacher_forcing import teacher_forced
+from simulated_device import Logits, Simulated, simulate
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -26,7 +27,7 @@ from oracle.transformers_models import load_checkpoint, logits_of
 pytestmark = [pytest.mark.oracle, pytest.mark.skipif(not available(), reason="the native core is not built")]
 
 NUM_TOKENS = 600
-NUM_EMULATED = 120
+NUM_EMULATED = 256
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +55,13 @@ def tokens(checkpoint: Checkpoint) -> Tokens:
 
 
 @pytest.fixture(scope="module")
-def device_logits(path: Path, tokens: Tokens, tmp_path_factory: pytest.TempPathFactory) -> Logits:
-    image = tmp_path_factory.mktemp("smollm2") / "device.img"
-    return simulate(path, capacity=1024, num_slots=1, image=image).feed(tokens)
+def simulated(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+    return simulate(path, capacity=1024, num_slots=1, image=tmp_path_factory.mktemp("smollm2") / "device.img")
+
+
+@pytest.fixture(scope="module")
+def device_logits(simulated: Simulated, tokens: Tokens) -> Logits:
+    return simulated.feed(tokens)
 
 
 def test_next_tokens_are_those_of_transformers(checkpoint: Checkpoint, tokens: Tokens, device_logits: Logits) -> None:
@@ -83,23 +88,15 @@ def test_the_device_is_as_near_to_the_emulation_as_rounding_lets_it(
     assert found.top1 > expected.top1 - 0.05
 
 
-@pytest.mark.parametrize("layer", [0, 14, 29])
-def test_a_single_layer_is_the_emulation_to_fp32(
-    layer: int, path: Path, checkpoint: Checkpoint, tokens: Tokens, tmp_path: Path
+def test_layers_are_those_of_the_emulation_but_for_tipped_codes(
+    checkpoint: Checkpoint, tokens: Tokens, simulated: Simulated, device_logits: Logits
 ) -> None:
-    """Conversations of three tokens through one layer: in most of them not one int8 code is tipped over."""
-    facts = replace(
-        model_facts(checkpoint.config),
-        num_layers=1,
-        layer_prefix=f"model.layers.{layer}.",
-        skipped=rf"model\.layers\.(?!{layer}\.)",
-    )
-    simulated = simulate(path, capacity=256, num_slots=1, image=tmp_path / "layer.img", facts=facts)
-    emulation = Emulation(checkpoint, facts)
-    conversations = tokens[:96].reshape(-1, 3)
-    logits = np.concatenate([simulated.feed(ids) for ids in conversations]).astype(np.float64)
-    emulated = np.concatenate([emulation.logits(ids) for ids in conversations])
-    norms = np.linalg.norm(logits, axis=1) * np.linalg.norm(emulated, axis=1)
-    distances = 1 - (logits * emulated).sum(axis=1) / norms
-    assert np.mean(distances < 1e-10) > 0.5
-    assert distances.max() < 5e-3
+    """Every layer given the device's own hidden state, which is shown to be that of a usual run by its logits."""
+    few = tokens[:NUM_EMULATED]
+    run = LayerRun(simulated)
+    found = teacher_forced(run, Emulation(checkpoint, simulated.facts), few)
+    np.testing.assert_array_equal(found.logits.view(np.uint32), device_logits[:NUM_EMULATED].view(np.uint32))
+    assert np.median([layer.median for layer in found.layers]) < 1e-6
+    assert max(layer.largest for layer in found.layers) < 0.05
+    assert found.top1 >= 0.999
+    assert found.largest_logit_error < 0.02

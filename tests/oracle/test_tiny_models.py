@@ -64,8 +64,8 @@ def cosines(one: NDArray[np.floating], other: NDArray[np.floating]) -> NDArray[n
 
 
 def distance(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
-    """Mean over the positions of 1 - cosine."""
-    return float(np.mean(1 - cosines(one, other)))
+    """Median over the positions of 1 - cosine: a code that fp32 tips over is in the positions behind it only."""
+    return float(np.median(1 - cosines(one, other)))
 
 
 def tokens(count: int) -> NDArray[np.int64]:
