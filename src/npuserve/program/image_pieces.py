@@ -1,0 +1,254 @@
+"""What an image is made of: a checkpoint's tensors stacked, rotated, quantized and placed."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuserve.checkpoints.checkpoint import Checkpoint
+from npuserve.errors import CheckpointError
+from npuserve.models.facts import LayerFacts, ModelFacts
+from npuserve.program.dram import DIRECTORY_WORDS, DramLayout, LayerLayout, Matrix
+from npuserve.program.embedding import EXACT_CANDIDATES, FALLBACK, holds, narrow
+from npuserve.program.geometry import WORD
+from npuserve.program.rotation import Rotation
+from npuserve.quant import int8
+
+HEAD_ROWS_AT_ONCE = 4096
+INPUT_ROWS_AT_ONCE = 1024
+DERIVED = r".*rotary_emb\.inv_freq|rope_freqs\.weight|rope_factors_(long|short)\.weight"
+"""Tensors whose values follow from the configuration."""
+LOG2_E = math.log2(math.e)
+
+
+class ImagePieces:
+    """Makes the pieces of an image, each with its DRAM address."""
+
+    def __init__(self, checkpoint: Checkpoint, facts: ModelFacts, dram: DramLayout) -> None:
+        self.checkpoint, self.facts, self.dram = checkpoint, facts, dram
+        self.geometry = dram.geometry
+        self._rotation = Rotation(facts.hidden_size) if facts.rotated else None
+        self._used: set[str] = set()
+
+    def memory(self, embedding_dtype: np.dtype[np.generic]) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        """Card memory in ascending order, and behind it the embedding in a type that holds it."""
+        for layer in range(self.facts.num_layers):
+            yield from self._layer(layer)
+        if self.dram.directory_bytes:
+            yield self.dram.directory, self._directory()
+        yield self.dram.final_norm, self._norm(self.facts.final_norm)
+        yield from self._rows(self.facts.embedding if self.facts.tied_head else self.facts.head, self.dram.head)
+        for start, rows in self._embedding_rows():
+            at = self.dram.image_bytes + start * self.facts.hidden_size * embedding_dtype.itemsize
+            yield at, narrow(rows, embedding_dtype)
+
+    def layer_inputs(self, offset: int) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        """Codes of all tokens from `offset` on, scales behind them."""
+        facts = self.facts
+        if not facts.input_size:
+            return
+        columns = facts.num_layers * facts.input_size
+        blocks = int8.num_blocks(columns)
+        scales_at = offset + facts.vocab_size * blocks * int8.BLOCK
+        self._expect(facts.input_embedding, (facts.vocab_size, columns))
+        for start in range(0, facts.vocab_size, INPUT_ROWS_AT_ONCE):
+            stop = min(start + INPUT_ROWS_AT_ONCE, facts.vocab_size)
+            rows = self.checkpoint.tensor_rows(facts.input_embedding, start, stop)
+            codes, scales = int8.pack(self._finite(facts.input_embedding, rows))
+            yield offset + start * blocks * int8.BLOCK, codes
+            yield scales_at + start * blocks * WORD, scales
+
+    def refuse_leftovers(self) -> None:
+        """A tensor that nothing asked for means that this is another model than its configuration says."""
+        skipped = re.compile(f"{DERIVED}|{self.facts.skipped}" if self.facts.skipped else DERIVED)
+        left = [name for name in self.checkpoint.tensor_names() if name not in self._used and not skipped.match(name)]
+        if self.facts.tied_head:
+            left = [name for name in left if name != self.facts.head]
+        if left:
+            raise CheckpointError(
+                f"{self.checkpoint.path}: {left[0]} is no tensor of {self.facts.model_type} as it is served"
+                f" ({len(left)} such in all); the checkpoint is of another family or has parts that are not supported"
+            )
+
+    def embedding_dtype(self) -> np.dtype[np.generic]:
+        """The narrowest type that holds every embedding exactly."""
+        candidates = list(EXACT_CANDIDATES)
+        for _, rows in self._embedding_rows():
+            candidates = [dtype for dtype in candidates if holds(rows, dtype)]
+            if not candidates:
+                return FALLBACK
+        return candidates[0]
+
+    def _embedding_rows(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        self._expect(self.facts.embedding, (self.facts.vocab_size, self.facts.hidden_size))
+        for start in range(0, self.facts.vocab_size, HEAD_ROWS_AT_ONCE):
+            stop = min(start + HEAD_ROWS_AT_ONCE, self.facts.vocab_size)
+            yield (
+                start,
+                self._finite(self.facts.embedding, self.checkpoint.tensor_rows(self.facts.embedding, start, stop)),
+            )
+
+    def _directory(self) -> NDArray[np.uint32]:
+        """See `DramLayout.directory`."""
+        entries = np.zeros((self.facts.num_layers, DIRECTORY_WORDS), np.uint32)
+        for layer, entry in enumerate(entries):
+            entry[0] = self.dram.layer_starts[layer]
+            entry[1 + self.facts.kind_of(layer)] = 1
+        return entries
+
+    def _layer(self, index: int) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        base, kind = self.dram.layer_starts[index], self.facts.kind_of(index)
+        facts, layer = self.facts.kinds[kind], self.dram.kinds[kind]
+        names, prefix = facts.names, self.facts.layer_prefix.format(index)
+        yield base, self._layer_vectors(prefix, facts)
+        inputs = self._reading([(prefix + name, rows) for name, rows in facts.inputs], prefix + names.input_norm)
+        if facts.output_gate:
+            inputs = _gates_last(inputs, facts)
+        if not facts.qk_norm:
+            inputs[: facts.num_heads * facts.head_dim] *= np.float32(_score_scale(facts))
+        yield from self._matrix(base, layer.qkv, inputs)
+        yield from self._matrix(base, layer.o, self._writing(prefix + names.o, layer.geometry.attention_size))
+        halves = [(prefix + name, facts.intermediate_size) for name in (names.gate, names.up)]
+        yield from self._matrix(base, layer.gate_up, self._reading(halves, prefix + names.post_norm))
+        yield from self._matrix(base, layer.down, self._writing(prefix + names.down, facts.intermediate_size))
+        if facts.input_size:
+            yield from self._input_matrices(base, index, prefix, facts, layer)
+
+    def _input_matrices(
+        self, base: int, index: int, prefix: str, facts: LayerFacts, layer: LayerLayout
+    ) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        """The layer's rows of the projection of the embedding, which is divided by the root of the hidden size."""
+        model, size = self.facts, facts.input_size
+        self._expect(model.input_projection, (model.num_layers * size, facts.hidden_size))
+        rows = self.checkpoint.tensor_rows(model.input_projection, index * size, (index + 1) * size)
+        rows = self._finite(model.input_projection, rows) * np.float32(facts.hidden_size**-0.5)
+        yield from self._matrix(base, layer.inputs, rows)
+        gate = self._weights(prefix + facts.names.input_gate, size, facts.hidden_size)
+        yield from self._matrix(base, layer.input_gate, gate)
+        projection = self._weights(prefix + facts.names.input_projection, facts.hidden_size, size)
+        yield from self._matrix(base, layer.input_projection, projection)
+
+    def _layer_vectors(self, prefix: str, facts: LayerFacts) -> NDArray[np.float32]:
+        names, scale = facts.names, np.float32(_score_scale(facts))
+        parts = [self._norm(prefix + names.input_norm), self._norm(prefix + names.post_norm)]
+        if names.q_norm:
+            parts.append(self._norm_weight(prefix + names.q_norm, facts.head_dim) * scale)
+        if names.k_norm and facts.owns_cache:
+            parts.append(self._norm_weight(prefix + names.k_norm, facts.head_dim))
+        if facts.qkv_bias:
+            biases = [self._bias(prefix + name, rows) for name, rows in facts.inputs]
+            if not facts.qk_norm and not facts.conv_taps:
+                biases[0] = biases[0] * scale
+            parts += biases
+        if facts.o_bias:
+            bias = self._bias(prefix + names.o, facts.hidden_size)
+            parts.append(self._rotation.vector(bias) if self._rotation else bias)
+        if facts.conv_taps:
+            parts.append(self._taps(f"{prefix}{names.conv}.weight", facts))
+            if facts.qkv_bias:
+                parts.append(self._bias(prefix + names.conv, facts.hidden_size))
+        if facts.delta:
+            heads = facts.delta.num_value_heads
+            parts.append(self._tensor(prefix + names.dt_bias, heads))
+            parts.append(np.exp(self._tensor(prefix + names.a_log, heads)) * np.float32(-LOG2_E))
+            parts.append(self._tensor(prefix + names.delta_norm, facts.delta.value_dim))
+        parts += [
+            self._tensor(prefix + name, facts.hidden_size) for name in (names.after_attention, names.after_mlp) if name
+        ]
+        if facts.input_size:
+            parts.append(self._tensor(self.facts.input_norm, facts.input_size) * np.float32(math.sqrt(0.5)))
+            parts.append(self._tensor(prefix + names.after_input, facts.hidden_size))
+        if names.scalar:
+            parts.append(self._tensor(prefix + names.scalar, 1))
+        return np.concatenate(parts).astype(np.float32)
+
+    def _taps(self, name: str, facts: LayerFacts) -> NDArray[np.float32]:
+        """A convolution's weights, [taps, hidden] flat; GGUF files have left out the axis of one channel."""
+        size, axis = facts.conv_channels, (1,) * (len(self.checkpoint.shape(name)) - 2)
+        return self._tensor(name, size, *axis, facts.conv_taps).reshape(size, -1).T.ravel()
+
+    def _norm_weight(self, name: str, size: int) -> NDArray[np.float32]:
+        """What a normed vector is multiplied with."""
+        return self._tensor(name, size) + np.float32(self.facts.norm_offset)
+
+    def _norm(self, name: str) -> NDArray[np.float32]:
+        """A norm's weight with zeros up to whole blocks; ones where it is folded into the matrices behind it."""
+        weight = self._norm_weight(name, self.facts.hidden_size)
+        return np.pad(np.ones_like(weight) if self._rotation else weight, (0, self.geometry.hidden - len(weight)))
+
+    def _reading(self, parts: Sequence[tuple[str, int]], norm: str) -> NDArray[np.float32]:
+        """Stacked matrices that read the hidden state behind a norm."""
+        return self._behind(norm, self._stacked(parts, self.facts.hidden_size))
+
+    def _behind(self, norm: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows that the normed hidden state is multiplied with."""
+        return self._rotation.rows(rows, self._norm_weight(norm, self.facts.hidden_size)) if self._rotation else rows
+
+    def _writing(self, name: str, num_columns: int) -> NDArray[np.float32]:
+        """A matrix whose product is added to the hidden state."""
+        weights = self._weights(name, self.facts.hidden_size, num_columns)
+        return self._rotation.columns(weights) if self._rotation else weights
+
+    def _bias(self, name: str, size: int) -> NDArray[np.float32]:
+        return self._tensor(f"{name}.bias", size)
+
+    def _stacked(self, parts: Sequence[tuple[str, int]], num_columns: int) -> NDArray[np.float32]:
+        """Matrices of (name, rows) below each other; neighbours of one name are slices of one tensor."""
+        tensors = [
+            self._weights(name, sum(rows for _, rows in slices), num_columns)
+            for name, slices in groupby(parts, lambda part: part[0])
+        ]
+        return tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
+
+    def _weights(self, name: str, num_rows: int, num_columns: int) -> NDArray[np.float32]:
+        return self._tensor(f"{name}.weight", num_rows, num_columns)
+
+    def _tensor(self, name: str, *shape: int) -> NDArray[np.float32]:
+        self._expect(name, shape)
+        return self._finite(name, self.checkpoint.tensor(name))
+
+    def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        if not np.isfinite(values).all():
+            raise CheckpointError(
+                f"{self.checkpoint.path}: {name} holds a number that is not finite; the file is damaged"
+            )
+        return values
+
+    def _expect(self, name: str, shape: tuple[int, ...]) -> None:
+        self._used.add(name)
+        if (found := self.checkpoint.shape(name)) != shape:
+            raise CheckpointError(
+                f"{self.checkpoint.path}: {name} has shape {found}, but the configuration says {shape}"
+            )
+
+    def _matrix(
+        self, base: int, matrix: Matrix, weights: NDArray[np.float32]
+    ) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        packed, scales = matrix.pack(weights)
+        yield base + matrix.weights, packed
+        yield base + matrix.scales, scales
+
+    def _rows(self, name: str, matrix: Matrix) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        """The head, which is too large to hold in fp32 at once."""
+        self._expect(name, (matrix.n, self.facts.hidden_size))
+        for start in range(0, matrix.n, HEAD_ROWS_AT_ONCE):
+            rows = self.checkpoint.tensor_rows(name, start, min(start + HEAD_ROWS_AT_ONCE, matrix.n))
+            packed, scales = matrix.pack(self._behind(self.facts.final_norm, self._finite(name, rows)))
+            yield matrix.weights + start * matrix.row_stride, packed
+            yield matrix.scales + start * matrix.scale_stride, scales
+
+
+def _gates_last(rows: NDArray[np.float32], facts: LayerFacts) -> NDArray[np.float32]:
+    """q's heads with a gate behind each, then k and v, as q, k, v and all gates."""
+    size = facts.num_heads * facts.head_dim
+    pairs = rows[: 2 * size].reshape(facts.num_heads, 2, facts.head_dim, -1)
+    q, gates = (pairs[:, index].reshape(size, -1) for index in range(2))
+    return np.concatenate([q, rows[2 * size :], gates])
+
+
+def _score_scale(facts: LayerFacts) -> float:
+    """Scores come out in units of log2."""
+    return LOG2_E * facts.score_scale
