@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 
 from npuserve.cli.otpu_bench import decode, opened_device
+from npuserve.core import Row
 
 CONTEXT = 48
 CAPACITY = 6144
@@ -98,19 +99,22 @@ async def measure(url: str, device: Any, options: argparse.Namespace) -> dict[st
                 "ratio": statistics.median(served / bare for bare, served in pairs),
                 "added_ms_per_step": statistics.median(1000 * rows * (1 / served - 1 / bare) for bare, served in pairs),
             }
-        chunk_s = 64 / (await prompt_rate(client))
         gap = await gap_beside_prompt(client, 215)
-        result["gap beside a 2,000-token prompt"] = {**gap, "chunk_ms": 1000 * chunk_s}
+        result["gap beside a 2,000-token prompt"] = {**gap, "chunk_ms": 1000 * chunk_s(device, 1984)}
         result["small routes beside a 4,000-token prompt"] = await answers_beside_prompt(client, 430)
     return result
 
 
-async def prompt_rate(client: httpx.AsyncClient) -> float:
-    """Prompt tokens a second of a prompt alone."""
-    fields = {**body(1, 90, 215), "stream": False}
-    began = time.monotonic()
-    reply = (await client.post("/v1/completions", json=fields)).json()
-    return float(reply["usage"]["prompt_tokens"] / (time.monotonic() - began))
+def chunk_s(device: Any, position: int) -> float:
+    """Seconds of a chunk of 64 prompt rows that ends at `position`, a multiple of 64, on the bare device."""
+    for start in range(0, position - 64, 64):
+        device.step([Row(0, start + n, 100 + n, False) for n in range(64)])
+    times = []
+    for _ in range(5):
+        began = time.monotonic()
+        device.step([Row(0, position - 64 + n, 100 + n, False) for n in range(64)])
+        times.append(time.monotonic() - began)
+    return statistics.median(times)
 
 
 def main() -> None:

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from npuserve.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from npuserve.checkpoints.locate import ensure_checkpoint
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 pytestmark = pytest.mark.oracle
 

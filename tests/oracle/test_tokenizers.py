@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import regex  # type: ignore[import-untyped]
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-from transformers import GPT2Tokenizer, Qwen2Tokenizer
-from transformers.convert_slow_tokenizer import TikTokenConverter, bytes_to_unicode
 
 from multilingual_corpus import multilingual_lines
 from npuserve.checkpoints.checkpoint import open_checkpoint
@@ -26,7 +23,13 @@ from npuserve.checkpoints.locate import ensure_checkpoint
 from npuserve.checkpoints.mapped_file import MappedFile
 from tiny_gguf import write_gguf
 
-llama_cpp = pytest.importorskip("llama_cpp")
+pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+import llama_cpp
+import regex  # type: ignore[import-untyped]
+from transformers import GPT2Tokenizer, Qwen2Tokenizer
+from transformers.convert_slow_tokenizer import TikTokenConverter, bytes_to_unicode
+
 pytestmark = pytest.mark.oracle
 
 NUM_LINES = 10_000

@@ -20,7 +20,7 @@ _FLUSH_S = 2
 _WATCH_S = 0.5
 # The event loop gives the interpreter away with every write to a socket and waits this long, at most, for the engine's
 # thread to give it back: with Python's own 5 ms, streams come in bursts.
-_SWITCH_INTERVAL_S = 0.0005
+_SWITCH_INTERVAL_S = 0.00005
 
 
 def uvicorn_config(app: ASGIApp, *, tls: TlsFiles | None = None, access_log: bool = False) -> uvicorn.Config:
