@@ -126,8 +126,8 @@ class Event:
     client, set with FinishReason.FAILED and with a cancel that was not the client's. `cache_source` is what gave most
     of the `num_cached_tokens` that the prompt did not cost, None without any. Where they were asked for, `logprobs`
     has an entry for each of `token_ids` and one for the stop token; `prompt_logprobs`, in the first of these events,
-    one for each prompt token but the first. `num_prompt_tokens` is told with `finish` by a device that got the prompt as
-    text and counted its tokens itself.
+    one for each prompt token but the first. `num_prompt_tokens` is told with `finish` by a device that got the prompt
+    as text and counted its tokens itself.
     """
 
     request_id: str
