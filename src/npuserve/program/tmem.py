@@ -24,7 +24,7 @@ from functools import cached_property
 from npuserve.errors import ProgramError
 from npuserve.isa.machine import MachineConfig
 from npuserve.program.dram import DIRECTORY_WORDS, WORDS_PER_SEGMENT, LayerLayout
-from npuserve.program.geometry import ATTENTION_BLOCK, Geometry, LayerGeometry, round_up, same_rotation
+from npuserve.program.geometry import ATTENTION_BLOCK, BLOCK, Geometry, LayerGeometry, round_up, same_rotation
 
 MAX_STRIDE = 0xFFFF
 CACHE_LINE = 16
@@ -74,6 +74,12 @@ class TmemLayout:
             raise ProgramError(
                 f"{self.shape.rows} rows need {self.end} words, but TMEM of {self.machine.name}"
                 f" has {self.machine.tmem_words}"
+            )
+        widest = max(self._most(lambda kind: kind.mlp), self._most(lambda kind: kind.attention)) // BLOCK
+        if widest > self.machine.act_blocks:
+            raise ProgramError(
+                f"a projection reads {widest} blocks of {BLOCK}, but ACT rows of {self.machine.name}"
+                f" have {self.machine.act_blocks}"
             )
 
     @cached_property

@@ -121,3 +121,9 @@ def test_the_small_board_has_four_rows_for_a_model_of_a_billion_weights() -> Non
         "num_key_value_heads": 8,
     }
     assert most_rows(Geometry(model_facts(tiny_config(head_dim=64, **sizes)), 2048), BOARD) >= 2
+
+
+def test_a_projection_wider_than_the_activation_memory_is_refused() -> None:
+    geometry = Geometry(model_facts(tiny_config(intermediate_size=17_000)), 512)
+    with pytest.raises(ProgramError, match="a projection reads 133 blocks of 128, but ACT rows of wide have 128"):
+        TmemLayout(geometry, Shape(0, 1, 1), WIDE)
