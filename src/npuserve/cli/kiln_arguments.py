@@ -9,6 +9,7 @@ from typing import Any, NoReturn, get_type_hints
 from npuserve import __version__
 from npuserve.cli.kiln_ini import DEFAULT_PATH, read_ini
 from npuserve.cli.kiln_settings import COMMON_DEFAULTS, KilnSettings, common_settings, ini_place, own_settings
+from npuserve.cli.option_values import converted, separated
 from npuserve.config import Option, ServeSettings, check, flag_of, option_of
 from npuserve.errors import ConfigError
 
@@ -93,23 +94,14 @@ def _values(
 def _converted(name: str, text: Any, setting: "Field[Any]", kinds: Mapping[str, Any]) -> Any:
     kind = kinds[setting.name]
     if option_of(setting).repeated:
-        joined = text if isinstance(text, str) else ",".join(text)
-        return tuple(value.strip() for value in joined.split(",") if value.strip())
+        return separated(text)
     if kind is bool:
         if text is True or str(text).lower() in _TRUE:
             return True
         if str(text).lower() in _FALSE:
             return False
         raise ConfigError(f"{name} {text} is not one of {', '.join((*_TRUE, *_FALSE))}")
-    if kind not in (int, float):
-        return text
-    try:
-        value = kind(text)
-    except ValueError:
-        raise ConfigError(f"{name} {text} is not {'an integer' if kind is int else 'a number'}") from None
-    if value != value or value in (float("inf"), float("-inf")):
-        raise ConfigError(f"{name} {text} is not a number")
-    return value
+    return converted(name, text, kind)
 
 
 def _parser() -> argparse.ArgumentParser:

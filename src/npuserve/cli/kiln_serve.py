@@ -5,46 +5,38 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from npuserve.cli.exit_status import exit_status
 from npuserve.cli.kiln_arguments import parse_arguments
 from npuserve.cli.kiln_settings import KilnSettings
-from npuserve.errors import ConfigError, NpuserveError
 
 if TYPE_CHECKING:
     from npuserve.cli.kiln_parts import KilnParts
 
-_INTERRUPTED = 130
+_COMMAND = "kiln-serve"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until stopped, or examine the board. 0, 1 for what failed, 2 for a wrong option, 130 for an interrupt."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    try:
-        if given[:1] == ["doctor"]:
-            from npuserve.cli.kiln_doctor import report
+    return exit_status(_COMMAND, lambda: _main(sys.argv[1:] if arguments is None else list(arguments)))
 
-            return report(parse_arguments(given[1:], os.environ))
-        _serve(parse_arguments(given, os.environ))
-    except ConfigError as error:
-        _tell(f"error: {error}")
-        return 2
-    except NpuserveError as error:
-        _tell(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        _tell("interrupted")
-        return _INTERRUPTED
-    return 0
+
+def _main(given: list[str]) -> int | None:
+    if given[:1] == ["doctor"]:
+        from npuserve.cli.kiln_doctor import report
+
+        return report(parse_arguments(given[1:], os.environ))
+    _serve(parse_arguments(given, os.environ))
+    return None
 
 
 def _serve(settings: KilnSettings) -> None:
-    from npuserve.cli.serving import is_open_to_all, key_ring, serve, tls_files
+    from npuserve.cli.serving import key_ring, serve, tls_files, warn_if_open
     from npuserve.server.event_router import EventRouter
     from npuserve.server.listening import listen
 
     common = settings.common
     keys, tls = key_ring(common), tls_files(common)
-    if is_open_to_all(common, keys):
-        _tell(f"warning: listening on {common.host} without an API key; anyone who reaches the port can use it")
+    warn_if_open(_COMMAND, common, keys)
     with listen(common.host, common.port) as listener:
         from npuserve.cli.kiln_parts import load_parts, server_state
 
@@ -73,10 +65,6 @@ def _banner(url: str, parts: "KilnParts", key: str) -> str:
     shown = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
     lines += [f'  from openai import OpenAI; client = OpenAI(base_url="{shown}/v1", api_key="{key}")', ""]
     return "\n".join(lines)
-
-
-def _tell(text: str) -> None:
-    print(f"kiln-serve: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,41 +5,29 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from npuserve.cli.exit_status import exit_status
 from npuserve.cli.serve_arguments import parse_arguments
 from npuserve.config import ServeSettings
-from npuserve.errors import ConfigError, NpuserveError
 
 if TYPE_CHECKING:
     from npuserve.checkpoints.checkpoint import Checkpoint
     from npuserve.devices.base import Device
     from npuserve.server.state import ServerState
 
-_INTERRUPTED = 130
+_COMMAND = "otpu-serve"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until stopped. The exit status: 0, 1 for what failed, 2 for a wrong option, 130 for an early interrupt."""
-    try:
-        _serve(parse_arguments(arguments, os.environ))
-    except ConfigError as error:
-        _tell(f"error: {error}")
-        return 2
-    except NpuserveError as error:
-        _tell(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        _tell("interrupted")
-        return _INTERRUPTED
-    return 0
+    return exit_status(_COMMAND, lambda: _serve(parse_arguments(arguments, os.environ)))
 
 
 def _serve(settings: ServeSettings) -> None:
-    from npuserve.cli.serving import http_settings, is_open_to_all, key_ring, serve, tls_files
+    from npuserve.cli.serving import http_settings, key_ring, serve, tls_files, warn_if_open
     from npuserve.server.listening import listen
 
     keys, tls = key_ring(settings), tls_files(settings)
-    if is_open_to_all(settings, keys):
-        _tell(f"warning: listening on {settings.host} without an API key; anyone who reaches the port can use it")
+    warn_if_open(_COMMAND, settings, keys)
     with listen(settings.host, settings.port) as listener:
         from npuserve.checkpoints.checkpoint import open_checkpoint
         from npuserve.checkpoints.locate import ensure_checkpoint
@@ -77,10 +65,6 @@ def _banner(url: str, settings: ServeSettings, state: "ServerState") -> str:
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
         """       -d '{"messages": [{"role": "user", "content": "Hello"}], "stream": true}'\n"""
     )
-
-
-def _tell(text: str) -> None:
-    print(f"otpu-serve: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from dataclasses import Field, fields
 from typing import Any, NoReturn, get_type_hints
 
 from npuserve import __version__
+from npuserve.cli.option_values import converted, separated
 from npuserve.config import Option, ServeSettings, check, flag_of, option_of
 from npuserve.errors import ConfigError
 
@@ -32,32 +33,12 @@ def parse_arguments(arguments: Sequence[str] | None, environment: Mapping[str, s
         if variable and setting.name not in texts and environment.get(variable):
             texts[setting.name] = environment[variable]
         if option_of(setting).repeated and setting.name in texts:
-            texts[setting.name] = _separated(texts[setting.name])
+            texts[setting.name] = separated(texts[setting.name])
     kinds = get_type_hints(ServeSettings)
-    values = {name: _converted(name, text, kinds[name]) for name, text in texts.items()}
+    values = {name: converted(f"--{name.replace('_', '-')}", text, kinds[name]) for name, text in texts.items()}
     settings = ServeSettings(**values)
     check(settings, values.keys())
     return settings
-
-
-def _separated(texts: str | list[str]) -> tuple[str, ...]:
-    """The values of an option that may be repeated, each text one value or several between commas."""
-    joined = texts if isinstance(texts, str) else ",".join(texts)
-    return tuple(value.strip() for value in joined.split(",") if value.strip())
-
-
-def _converted(name: str, text: Any, kind: type) -> Any:
-    """The value of a flag; flags without a value are True already."""
-    if kind not in (int, float):
-        return text
-    try:
-        value = kind(text)
-    except ValueError:
-        what = "an integer" if kind is int else "a number"
-        raise ConfigError(f"--{name.replace('_', '-')} {text} is not {what}") from None
-    if value != value or value in (float("inf"), float("-inf")):
-        raise ConfigError(f"--{name.replace('_', '-')} {text} is not a number")
-    return value
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from npuserve.cli.exit_status import tell
 from npuserve.cli.notify import notify
 from npuserve.config import ServeSettings
 from npuserve.server.keys import KeyRing, check_keys, read_key_file
@@ -41,9 +42,13 @@ def http_settings(settings: ServeSettings) -> HttpSettings:
     )
 
 
-def is_open_to_all(settings: ServeSettings, keys: KeyRing) -> bool:
-    """Whether anyone who reaches the port can use the server."""
-    return not is_loopback(settings.host) and not keys
+def warn_if_open(command: str, settings: ServeSettings, keys: KeyRing) -> None:
+    """Say so when anyone who reaches the port can use the server."""
+    if not is_loopback(settings.host) and not keys:
+        tell(
+            command,
+            f"warning: listening on {settings.host} without an API key; anyone who reaches the port can use it",
+        )
 
 
 def serve(
