@@ -264,6 +264,19 @@ class ModelFacts(LayerFacts):
 Family = Callable[[Config], ModelFacts]
 
 
+def text_config(config: Config, *, tied: bool) -> Config | None:
+    """The text part of a model with several, which may leave its word on tied weights to the whole (default `tied`).
+
+    None for a configuration that is all text. Raises CheckpointError when the part is no object.
+    """
+    nested = config.get("text_config")
+    if nested is None:
+        return None
+    if not isinstance(nested, Mapping):
+        raise CheckpointError(f"config.json: text_config is {nested!r}, but must be an object")
+    return {"tie_word_embeddings": config.get("tie_word_embeddings", tied), **nested}
+
+
 def positive(config: Config, key: str, default: int | None = None) -> int:
     """A whole number above zero from config.json; CheckpointError names the key otherwise."""
     value = config.get(key)

@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from npuserve.errors import CheckpointError, UnsupportedModelError
-from npuserve.models.facts import Activation, Config, LayerFacts, LayerNames, ModelFacts, positive, positive_number
+from npuserve.models.facts import (
+    Activation,
+    Config,
+    LayerFacts,
+    LayerNames,
+    ModelFacts,
+    positive,
+    positive_number,
+    text_config,
+)
 from npuserve.models.llama import dense
 from npuserve.models.rope import rotation
 
@@ -27,13 +36,10 @@ TOWERS = r"model\.(vision_tower|audio_tower|embed_vision|embed_audio)\."
 
 def facts(config: Config) -> ModelFacts:
     """Facts from a config.json with model_type gemma4 (a text_config among others) or gemma4_text."""
-    nested = config.get("text_config")
+    nested = text_config(config, tied=True)
     if nested is None:
         return _text(config, "model.")
-    if not isinstance(nested, Mapping):
-        raise CheckpointError(f"config.json: text_config is {nested!r}, but must be an object")
-    tied = {"tie_word_embeddings": config.get("tie_word_embeddings", True)}
-    text = _text(tied | dict(nested), "model.language_model.")
+    text = _text(nested, "model.language_model.")
     return replace(text, model_type="gemma4", skipped=f"{TOWERS}|{text.skipped}")
 
 

@@ -1,12 +1,11 @@
 """Qwen3.5, the text side: the gated delta rule in most layers, in the others attention whose result is gated."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from npuserve.errors import CheckpointError, UnsupportedModelError
-from npuserve.models.facts import Config, DeltaFacts, LayerNames, ModelFacts, positive
+from npuserve.models.facts import Config, DeltaFacts, LayerNames, ModelFacts, positive, text_config
 from npuserve.models.llama import dense
 
 ATTENTION = LayerNames(q_norm="self_attn.q_norm.weight", k_norm="self_attn.k_norm.weight")
@@ -18,13 +17,10 @@ DEFAULTS = {"head_dim": 256, "partial_rotary_factor": 0.25, "max_position_embedd
 
 def facts(config: Config) -> ModelFacts:
     """Facts from a config.json with model_type qwen3_5 (a text_config among others) or qwen3_5_text."""
-    nested = config.get("text_config")
+    nested = text_config(config, tied=False)
     if nested is None:
         return _text(config, "model.")
-    if not isinstance(nested, Mapping):
-        raise CheckpointError(f"config.json: text_config is {nested!r}, but must be an object")
-    tied = {"tie_word_embeddings": config.get("tie_word_embeddings", False)}
-    return replace(_text(tied | dict(nested), "model.language_model."), model_type="qwen3_5")
+    return replace(_text(nested, "model.language_model."), model_type="qwen3_5")
 
 
 def _text(config: Config, prefix: str) -> ModelFacts:
