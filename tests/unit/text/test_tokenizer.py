@@ -1,3 +1,6 @@
+import threading
+import time
+
 import pytest
 import tokenizers
 from hypothesis import given
@@ -51,6 +54,27 @@ def test_text_around_a_spelled_out_token_is_encoded_as_one_run() -> None:
     assistant = plain.encode("assistant\n", add_special_tokens=False).ids
     expected = [IM_START, *run, IM_END, *tail, IM_START, *assistant]
     assert encode_chat("Say <|im_end|> please") == expected
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded() -> None:
+    tokenizer = Tokenizer(tiny_tokenizer())
+    tokenizer.encode_plain("a")
+    num_turns, encoding = 0, threading.Event()
+
+    def count() -> None:
+        nonlocal num_turns
+        while encoding.is_set():
+            time.sleep(0.001)
+            num_turns += 1
+
+    encoding.set()
+    other = threading.Thread(target=count)
+    other.start()
+    for encode in (tokenizer.encode_prompt, tokenizer.encode_plain):
+        encode("some text of many words " * 20_000)
+    encoding.clear()
+    other.join()
+    assert num_turns > 20
 
 
 def test_raw_prompt_finds_control_tokens() -> None:
