@@ -7,7 +7,7 @@ import time
 import pytest
 
 from live_server import Script, null_state, serving
-from npuserve.server import body, connection
+from npuserve.server import body, connection, running
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}).encode()
@@ -24,6 +24,21 @@ def exchange(port: int, sent: bytes, *, end: bool = False) -> bytes:
         while piece := client.recv(65536):
             received += piece
         return received
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def ends_while_sent(client: socket.socket, piece: bytes, *, pause_s: float) -> bool:
+    """Whether the server ends the connection at some time while `piece` is sent again and again."""
+    try:
+        for _ in range(2_000 if pause_s else 50_000):
+            client.sendall(piece)
+            time.sleep(pause_s)
+    except (BrokenPipeError, ConnectionResetError):
+        return True
+    return False
 
 
 def assert_refused(reply: bytes, status: int, code: str) -> None:
@@ -84,6 +99,58 @@ def test_upgrade_is_ignored(upgrade: bytes) -> None:
     with serving(null_state(Script({"": "ok"}))) as served:
         reply = exchange(served.port, WHOLE.replace(b"\r\n\r\n", b"\r\n" + asking + b"\r\n"), end=False)
         assert reply.startswith(b"HTTP/1.1 200 "), reply
+
+
+def test_chunked_body_of_a_request_that_wishes_to_upgrade_is_read() -> None:
+    asking = HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n"
+    half, rest = BODY[:20], BODY[20:]
+    with serving(null_state(Script({"": "ok"}))) as served:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
+            client.sendall(asking + b"%x\r\n%s\r\n" % (len(half), half))
+            client.sendall(b"%x\r\n%s\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n" % (len(rest), rest))
+            received = b""
+            while piece := client.recv(65536):
+                received += piece
+        assert received.startswith(b"HTTP/1.1 200 ")
+        assert received.count(b"HTTP/1.1") == 1
+        assert_refused(exchange(served.port, asking + b"zz\r\n"), 400, "invalid_http")
+
+
+@pytest.mark.parametrize(
+    ("begin", "endless"),
+    [
+        (b"0\r\n", b"X: y\r\n" * 10_000),  # trailers
+        (b"0\r\nX: ", b"y" * 60_000),
+        (b"5;", b"y" * 60_000),  # the extension of a chunk
+    ],
+)
+@pytest.mark.parametrize("head", [HEAD, b"GET /health HTTP/1.1\r\n"])
+def test_endless_framing_of_a_body_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, head: bytes, begin: bytes, endless: bytes
+) -> None:
+    monkeypatch.setattr(connection, "LINGER_S", 0.05)
+    with serving(null_state(Script({"": "ok"}))) as served, connected(served.port) as client:
+        client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + begin)
+        assert ends_while_sent(client, endless, pause_s=0)
+
+
+def test_trailers_are_no_headers_of_the_request() -> None:
+    spelled = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+    trailers = b"Host: elsewhere.example\r\n" + b"x: y\r\n" * 300
+    head = HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with serving(null_state(Script({"": "ok"})), hosts=frozenset({"localhost"})) as served:
+        assert exchange(served.port, head + spelled + trailers + b"\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_idle_connection_is_closed_whatever_comes_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "IDLE_TIMEOUT_S", 1)
+    monkeypatch.setattr(connection, "LINGER_S", 0.05)
+    with serving(null_state(Script({"": "ok"}))) as served:
+        for unfinished, between in ((b"Transfer-Encoding: chunked\r\n", b"1\r\nx\r\n"), (b"", b"\r\n")):
+            with connected(served.port) as client:
+                client.sendall(b"GET /health HTTP/1.1\r\n" + unfinished + b"\r\n")
+                assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+                assert ends_while_sent(client, between, pause_s=0.02)
 
 
 def test_pipelined_requests_are_answered_in_order() -> None:

@@ -12,6 +12,9 @@ from npuserve.server.errors import HttpError, error_json
 
 # A little more than the headers may have: those that are only a little too long get their refusal by name.
 _MAX_HEAD_BYTES = 64 << 10
+# What may stand between two pieces of a body, or behind it: sizes of chunks, their extensions, trailers.
+_MAX_FRAMING_BYTES = 64 << 10
+_FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 HEAD_TIMEOUT_S = 30.0
 LINGER_S = 2.0
 # A peer that takes none of what it was sent for so long is gone, and so is one that does not answer at all.
@@ -27,7 +30,9 @@ class Connection(HttpToolsProtocol):
     _num_head_bytes = 0
     _in_head = True
     _in_message = False
-    _num_body_bytes_left = 0  # of a request that wishes for another protocol
+    _num_framing_bytes = 0
+    _awaits_body = False  # of a request that wishes for another protocol
+    _is_deaf = False  # after such a request
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -40,34 +45,45 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
-        if self.transport.is_closing():
+        # Not uvicorn's, which gives up the time limit of an idle connection for whatever comes; see on_message_begin.
+        if self.transport.is_closing() or self._is_deaf:
             return  # what a refused client still sends
-        if self._num_body_bytes_left:
-            self._take_body(data)
-            return
         if self._in_head:
             self._num_head_bytes += len(data)
+        elif self._in_message:
+            self._num_framing_bytes += len(data)
         try:
-            self.parser.feed_data(data)
+            self._feed(data)
         except httptools.HttpParserError:
             self.send_400_response("")
-        except httptools.HttpParserUpgrade as upgrade:
-            # No other protocol is spoken here, and the parser stops at the wish for one: the rest is the body.
-            self.cycle.keep_alive = False
-            self._take_body(data[upgrade.args[0] :])
+        if self._num_framing_bytes > _MAX_FRAMING_BYTES:
+            self._refuse_framing()
         if self._in_head and self._num_head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
             message = f"the headers have more than {_MAX_HEAD_BYTES} bytes; at most 32768 are taken"
             self._refuse(HttpError(431, message, code="headers_too_large"))
 
-    def _take_body(self, data: bytes) -> None:
-        """The next bytes of a body that the parser does not read."""
-        taken = data[: self._num_body_bytes_left]
-        self._num_body_bytes_left -= len(taken)
-        if taken:
-            self.on_body(taken)
-        if not self._num_body_bytes_left:
-            self.on_message_complete()
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # No other protocol is spoken here, and the parser stops at the wish for one: the rest is the body.
+            self.cycle.keep_alive = False
+            if not self._awaits_body:
+                self._is_deaf = True
+                return
+            self._awaits_body = False
+            self.parser = httptools.HttpRequestParser(_Body(self))
+            framing = [b"%s: %s\r\n" % header for header in self.headers if header[0] in _FRAMING_HEADERS]
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(framing) + b"\r\n")
+            self.parser.feed_data(data[upgrade.args[0] :])
+
+    def _refuse_framing(self) -> None:
+        """The request's body is none; what follows a reply that has been given gets no other."""
+        self._num_framing_bytes = 0
+        if self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self.send_400_response("")
 
     def eof_received(self) -> None:
         if self.expects_more and not self._replying and not self.transport.is_closing():
@@ -76,22 +92,31 @@ class Connection(HttpToolsProtocol):
         super().eof_received()
 
     def on_message_begin(self) -> None:
+        self._unset_keepalive_if_required()
         self._in_message = True
+        self._num_framing_bytes = 0
         if not self._in_head:  # a further request on this connection
             self._num_head_bytes = 1
             self._await_head()
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # nobody wants trailers
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._stop_timer()
         self._in_head = False
         super().on_headers_complete()
-        if self.parser.should_upgrade():
-            length = next((value for name, value in self.headers if name == b"content-length"), b"0")
-            self._num_body_bytes_left = int(length)  # the parser has checked it
+        names = {name for name, _ in self.headers}
+        self._awaits_body = self.parser.should_upgrade() and not names.isdisjoint(_FRAMING_HEADERS)
+
+    def on_body(self, body: bytes) -> None:
+        self._num_framing_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._num_body_bytes_left:
+        if self._awaits_body:
             return  # the parser's end of what it takes for another protocol's beginning
         self._in_message = False
         super().on_message_complete()
@@ -146,6 +171,23 @@ def _give_up_dead_peers(connected: socket.socket) -> None:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(UNREAD_TIMEOUT_S))
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_TIMEOUT_S * 1000))
+
+
+class _Body:
+    """What a parser tells of a body alone; a further request behind it is not looked at."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._is_complete = False
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_complete:
+            self._connection.on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._is_complete:
+            self._is_complete = True
+            self._connection.on_message_complete()
 
 
 class _Transport:

@@ -17,6 +17,8 @@ from npuserve.server.state import ServerState
 from npuserve.server.tls import TlsFiles
 
 _FLUSH_S = 2
+# A connection between two requests, or whose request has its reply and is still not complete.
+IDLE_TIMEOUT_S = 60
 _WATCH_S = 0.5
 # The event loop gives the interpreter away with every write to a socket and waits this long, at most, for the engine's
 # thread to give it back: with Python's own 5 ms, streams come in bursts.
@@ -33,7 +35,7 @@ def uvicorn_config(app: ASGIApp, *, tls: TlsFiles | None = None, access_log: boo
         access_log=access_log,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=60,
+        timeout_keep_alive=IDLE_TIMEOUT_S,
         timeout_graceful_shutdown=_FLUSH_S,
         ssl_certfile=tls.cert if tls else None,
         ssl_keyfile=tls.key if tls else None,
