@@ -224,6 +224,11 @@ CHAT_UNBUILT: list[tuple[dict[str, Any], str]] = [
     ({"best_of": 2}, "best_of"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"structural_tag": {}}, "structural_tag"),
+    ({"chat_template": "{{ messages }}"}, "chat_template"),
+    ({"add_generation_prompt": False}, "add_generation_prompt"),
+    ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+    ({"bad_words": ["x"]}, "bad_words"),
+    ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
 ]
 
 

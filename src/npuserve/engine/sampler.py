@@ -12,6 +12,7 @@ from npuserve.errors import DeviceError
 
 MAX_CANDIDATES = 64
 _BLOCK = 64
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Sampler:
@@ -31,7 +32,7 @@ class Sampler:
     def sample(self, logits: NDArray[np.float32], tokens: Sequence[int], allowed: bytes | None = None) -> int:
         """The token that follows `tokens` (prompt, then generated), given finite `logits` [vocab].
 
-        Order: logit bias, repetition penalty, presence and frequency penalty (each result rounded to float32),
+        Order: logit bias, repetition penalty, presence and frequency penalty (each result rounded to a finite float32),
         only tokens whose bit in `allowed` is set (see Constraint), ban of stop tokens before `min_tokens` unless
         nothing else is allowed; temperature 0 takes the highest logit. Otherwise the `top_k` highest, temperature,
         softmax, min_p, top_p, and the draw of (seed, len(tokens)). Equal logits rank by token id, lowest first.
@@ -80,7 +81,7 @@ class Sampler:
         seen = adjusted[counts.ids].astype(np.float64)
         seen = np.where(seen > 0.0, seen / params.repetition_penalty, seen * params.repetition_penalty)
         seen -= params.presence_penalty * (counts.generated > 0.0) + params.frequency_penalty * counts.generated
-        adjusted[counts.ids] = seen
+        adjusted[counts.ids] = np.clip(seen, -_LARGEST, _LARGEST)
 
     def _draw(self, logits: NDArray[np.float32], position: int) -> int:
         """Index of the candidate drawn from `logits` [n], which fall from the highest on."""

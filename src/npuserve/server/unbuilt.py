@@ -13,10 +13,21 @@ _HARMLESS: dict[str, Callable[[Any], bool]] = {
     "function_call": lambda value: value in ("none", "auto"),
     "modalities": lambda value: value == ["text"],
     "use_beam_search": lambda value: value is False,
+    "add_generation_prompt": lambda value: value is True,
     "continue_final_message": lambda value: value is False,
     "return_token_ids": lambda value: value is False,
 }
-_ALWAYS = ("structural_tag", "prompt_logprobs", "audio")
+_ALWAYS = (
+    "allowed_token_ids",
+    "audio",
+    "bad_words",
+    "chat_template",
+    "documents",
+    "prompt_embeds",
+    "prompt_logprobs",
+    "structural_tag",
+    "truncate_prompt_tokens",
+)
 
 
 def refuse_unbuilt(body: Mapping[str, Any], *, chat: bool) -> None:

@@ -159,6 +159,13 @@ def test_the_repetition_penalty_covers_the_prompt_and_the_others_do_not() -> Non
     assert Sampler(SamplingParams(0.0, frequency_penalty=0.06), 1).sample(logits, [1, 0, 0]) == 1
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("penalty", [5e-324, 1e-40])
+def test_a_penalty_beyond_float32_still_leaves_a_token(temperature: float, penalty: float) -> None:
+    params = SamplingParams(temperature, repetition_penalty=penalty)
+    assert Sampler(params, 1).sample(np.array([3.0, 1.0, 2.0], dtype=np.float32), [1]) == 1
+
+
 def test_a_tiny_temperature_is_greedy() -> None:
     logits = np.random.default_rng(3).normal(0, 3, 1000).astype(np.float32)
     assert Sampler(SamplingParams(temperature=1e-308), 1).sample(logits, [5]) == logits.argmax()
