@@ -77,6 +77,7 @@ def open_isa(settings: ServeSettings, checkpoint: Checkpoint) -> Device:
     """The instruction-set simulator with `checkpoint` loaded."""
     from npuserve.cli.build_progress import BuildProgress
     from npuserve.cli.chosen_formats import chosen_formats
+    from npuserve.cli.exit_status import tell
     from npuserve.devices.isa import IsaSettings, open_isa_device
 
     wanted = IsaSettings(
@@ -85,7 +86,7 @@ def open_isa(settings: ServeSettings, checkpoint: Checkpoint) -> Device:
         num_threads=settings.threads,
         formats=chosen_formats(settings.model, settings.wformat, settings.head_format, os.environ),
     )
-    return open_isa_device(checkpoint, wanted, BuildProgress)
+    return open_isa_device(checkpoint, wanted, BuildProgress, lambda line: tell("otpu-serve", line))
 
 
 def _open_store(settings: ServeSettings, checkpoint: Checkpoint, device: Device) -> ContextStore | None:

@@ -13,6 +13,7 @@ from npuserve.models.facts import ModelFacts
 from npuserve.models.registry import model_facts
 from npuserve.models.weight_formats import FormatPlan, describe_formats, format_label, with_formats
 from npuserve.program.dram import DramLayout
+from npuserve.program.fitted_layout import fitted_layout, shortfall
 from npuserve.program.geometry import Geometry
 from npuserve.program.image import Image, Progress, build_image, image_key, open_image
 from npuserve.program.tmem import most_rows
@@ -45,26 +46,38 @@ def open_isa_device(
     checkpoint: Checkpoint,
     settings: IsaSettings,
     progress: Callable[[], Progress] | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> OtpuDevice:
     """A ready device. `progress` is called when an image has to be built, and what it returns as the build goes on.
 
-    The context is the smaller of the settings' and the model's. Raises CheckpointError for a checkpoint that
-    cannot be served, ConfigError for formats that do not fit the model, ProgramError when it does not fit the
-    machine, DeviceUnavailableError without the native core.
+    The context is the smaller of the settings' and the model's; `notice` gets a line where card memory holds fewer
+    slots, or a shorter context, than the settings say. Raises CheckpointError for a checkpoint that cannot be served,
+    ConfigError for formats that do not fit the model, ProgramError when it does not fit the machine,
+    DeviceUnavailableError without the native core.
     """
     from npuserve.sim.native import native_link
 
-    paired = settings.machine.mcols <= PAIRED_MCOLS
-    facts = with_formats(model_facts(checkpoint.config), settings.formats, paired=paired)
-    geometry = Geometry(facts, min(settings.context_length, facts.context_length))
-    num_slots = 1 if facts.has_state else settings.num_slots
-    dram = DramLayout(geometry, num_slots, most_rows(geometry, settings.machine))
+    dram = device_layout(checkpoint, settings, notice)
     link = native_link(settings.machine, dram.size, settings.num_threads)
-    path = image_path(checkpoint, facts, settings.cache or cache_folder())
+    path = image_path(checkpoint, dram.geometry.facts, settings.cache or cache_folder())
     image = cached_image(path, checkpoint, dram, progress)
     device = OtpuDevice(link, settings.machine, dram, image, "isa")
     device.warm_up()
     return device
+
+
+def device_layout(
+    checkpoint: Checkpoint, settings: IsaSettings, notice: Callable[[str], None] | None = None
+) -> DramLayout:
+    """Where the device has the model; arguments and errors are those of `open_isa_device`."""
+    paired = settings.machine.mcols <= PAIRED_MCOLS
+    facts = with_formats(model_facts(checkpoint.config), settings.formats, paired=paired)
+    geometry = Geometry(facts, min(settings.context_length, facts.context_length))
+    num_slots = 1 if facts.has_state else settings.num_slots
+    dram = fitted_layout(geometry, num_slots, most_rows(geometry, settings.machine))
+    if notice and (line := shortfall(dram, num_slots, geometry.capacity)):
+        notice(line)
+    return dram
 
 
 def image_path(checkpoint: Checkpoint, facts: ModelFacts, folder: Path) -> Path:

@@ -250,8 +250,9 @@ class DramLayout:
             raise ProgramError(f"the layers are of {len(self.kinds)} kinds; programs have {MAX_KINDS} at most")
         if self.size > ADDRESS_SPACE:
             raise ProgramError(
-                f"weights and {self.num_slots} slots of {self.geometry.capacity} tokens need"
-                f" {self.size / (1 << 30):.1f} GiB, but the card addresses 4; use fewer --slots or a smaller --cap"
+                f"{self.image_bytes / (1 << 30):.2f} GiB of weights and {self.num_slots} slots of"
+                f" {self.geometry.capacity} tokens need {self.size / (1 << 30):.2f} GiB, but the card addresses 4; use"
+                " fewer --slots, a smaller --cap or a --wformat with fewer bits"
             )
 
     @cached_property

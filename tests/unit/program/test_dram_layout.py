@@ -119,7 +119,7 @@ def test_too_many_slots_are_refused_with_the_size_and_the_remedy() -> None:
     facts = model_facts(tiny_config(num_hidden_layers=32, num_key_value_heads=6, head_dim=128))
     layout(facts, 2048, 8, 64)
     with pytest.raises(
-        ProgramError, match=r"64 slots of 8192 tokens need 2\d\.\d GiB.*fewer --slots or a smaller --cap"
+        ProgramError, match=r"64 slots of 8192 tokens need 2\d\.\d\d GiB.*fewer --slots, a smaller --cap or a --wformat"
     ):
         layout(facts, 8192, 64, 64)
 
