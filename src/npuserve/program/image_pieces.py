@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -17,8 +17,11 @@ from npuserve.program.geometry import WORD
 from npuserve.program.rotation import Rotation
 from npuserve.quant import int8
 
+Pieces = Iterator[tuple[int, NDArray[np.generic]]]
+"""Contents of card memory with their addresses."""
 HEAD_ROWS_AT_ONCE = 4096
 INPUT_ROWS_AT_ONCE = 1024
+ELEMENTS_AT_ONCE = 1 << 19
 DERIVED = r".*rotary_emb\.inv_freq|rope_freqs\.weight|rope_factors_(long|short)\.weight"
 """Tensors whose values follow from the configuration."""
 LOG2_E = math.log2(math.e)
@@ -33,7 +36,7 @@ class ImagePieces:
         self._rotation = Rotation(facts.hidden_size) if facts.rotated else None
         self._used: set[str] = set()
 
-    def memory(self, embedding_dtype: np.dtype[np.generic]) -> Iterator[tuple[int, NDArray[np.generic]]]:
+    def memory(self, embedding_dtype: np.dtype[np.generic]) -> Pieces:
         """Card memory in ascending order, and behind it the embedding in a type that holds it."""
         for layer in range(self.facts.num_layers):
             yield from self._layer(layer)
@@ -45,7 +48,7 @@ class ImagePieces:
             at = self.dram.image_bytes + start * self.facts.hidden_size * embedding_dtype.itemsize
             yield at, narrow(rows, embedding_dtype)
 
-    def layer_inputs(self, offset: int) -> Iterator[tuple[int, NDArray[np.generic]]]:
+    def layer_inputs(self, offset: int) -> Pieces:
         """Codes of all tokens from `offset` on, scales behind them."""
         facts = self.facts
         if not facts.input_size:
@@ -99,7 +102,7 @@ class ImagePieces:
             entry[1 + self.facts.kind_of(layer)] = 1
         return entries
 
-    def _layer(self, index: int) -> Iterator[tuple[int, NDArray[np.generic]]]:
+    def _layer(self, index: int) -> Pieces:
         base, kind = self.dram.layer_starts[index], self.facts.kind_of(index)
         facts, layer = self.facts.kinds[kind], self.dram.kinds[kind]
         names, prefix = facts.names, self.facts.layer_prefix.format(index)
@@ -117,9 +120,7 @@ class ImagePieces:
         if facts.input_size:
             yield from self._input_matrices(base, index, prefix, facts, layer)
 
-    def _input_matrices(
-        self, base: int, index: int, prefix: str, facts: LayerFacts, layer: LayerLayout
-    ) -> Iterator[tuple[int, NDArray[np.generic]]]:
+    def _input_matrices(self, base: int, index: int, prefix: str, facts: LayerFacts, layer: LayerLayout) -> Pieces:
         """The layer's rows of the projection of the embedding, which is divided by the root of the hidden size."""
         model, size = self.facts, facts.input_size
         self._expect(model.input_projection, (model.num_layers * size, facts.hidden_size))
@@ -224,21 +225,28 @@ class ImagePieces:
                 f"{self.checkpoint.path}: {name} has shape {found}, but the configuration says {shape}"
             )
 
-    def _matrix(
-        self, base: int, matrix: Matrix, weights: NDArray[np.float32]
-    ) -> Iterator[tuple[int, NDArray[np.generic]]]:
-        packed, scales = matrix.pack(weights)
-        yield base + matrix.weights, packed
-        yield base + matrix.scales, scales
+    def _matrix(self, base: int, matrix: Matrix, weights: NDArray[np.float32]) -> Pieces:
+        return self._packed(base, matrix, (weights,))
 
-    def _rows(self, name: str, matrix: Matrix) -> Iterator[tuple[int, NDArray[np.generic]]]:
+    def _rows(self, name: str, matrix: Matrix) -> Pieces:
         """The head, which is too large to hold in fp32 at once."""
         self._expect(name, (matrix.n, self.facts.hidden_size))
-        for start in range(0, matrix.n, HEAD_ROWS_AT_ONCE):
-            rows = self.checkpoint.tensor_rows(name, start, min(start + HEAD_ROWS_AT_ONCE, matrix.n))
-            packed, scales = matrix.pack(self._behind(self.facts.final_norm, self._finite(name, rows)))
-            yield matrix.weights + start * matrix.row_stride, packed
-            yield matrix.scales + start * matrix.scale_stride, scales
+        starts = range(0, matrix.n, HEAD_ROWS_AT_ONCE)
+        read = (self.checkpoint.tensor_rows(name, start, min(start + HEAD_ROWS_AT_ONCE, matrix.n)) for start in starts)
+        return self._packed(0, matrix, (self._behind(self.facts.final_norm, self._finite(name, rows)) for rows in read))
+
+    def _packed(self, base: int, matrix: Matrix, parts: Iterable[NDArray[np.float32]]) -> Pieces:
+        """Codes a few rows at a time, so that scratch is small, then all scales."""
+        scales, end = [], 0
+        for part in parts:
+            step = max(1, ELEMENTS_AT_ONCE // part.shape[1])
+            for first in range(0, len(part), step):
+                codes, words = matrix.pack(part[first : first + step])
+                yield base + matrix.weights + end * matrix.row_stride, codes
+                scales.append(words)
+                end += len(words)
+        if scales:
+            yield base + matrix.scales, np.concatenate(scales)
 
 
 def _gates_last(rows: NDArray[np.float32], facts: LayerFacts) -> NDArray[np.float32]:
