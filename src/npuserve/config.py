@@ -155,7 +155,12 @@ class ServeSettings:
     )
 
     slots: int = _option(
-        8, _SCHEDULE, "sequences decoded together, each in its own KV slot", metavar="N", least=1, most=1024
+        8,
+        _SCHEDULE,
+        "sequences decoded together, each in its own KV slot; fewer where the card has no room",
+        metavar="N",
+        least=1,
+        most=1024,
     )
     max_queue: int = _option(
         256, _SCHEDULE, "requests that may wait for a slot; more get 503", metavar="N", least=0, most=1_000_000

@@ -249,8 +249,9 @@ class DramLayout:
         if len(self.kinds) > MAX_KINDS:
             raise ProgramError(f"the layers are of {len(self.kinds)} kinds; programs have {MAX_KINDS} at most")
         if self.size > ADDRESS_SPACE:
+            slots = "1 slot" if self.num_slots == 1 else f"{self.num_slots} slots"
             raise ProgramError(
-                f"{self.image_bytes / (1 << 30):.2f} GiB of weights and {self.num_slots} slots of"
+                f"{self.image_bytes / (1 << 30):.2f} GiB of weights and {slots} of"
                 f" {self.geometry.capacity} tokens need {self.size / (1 << 30):.2f} GiB, but the card addresses 4; use"
                 " fewer --slots, a smaller --cap or a --wformat with fewer bits"
             )

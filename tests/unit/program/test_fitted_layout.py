@@ -65,7 +65,7 @@ def test_a_context_too_long_for_one_slot_is_cut_to_whole_blocks() -> None:
 
 def test_weights_that_leave_no_room_are_refused_with_the_remedy() -> None:
     with pytest.raises(
-        ProgramError, match=r"4\.\d\d GiB of weights and 1 slots of 256 tokens.*--wformat with fewer bits"
+        ProgramError, match=r"4\.\d\d GiB of weights and 1 slot of 256 tokens.*--wformat with fewer bits"
     ):
         served("qwen35-4b", "int8")
 
