@@ -1,4 +1,3 @@
-
 import pytest
 
 from npuserve.checkpoints.checkpoint import Checkpoint, open_checkpoint
