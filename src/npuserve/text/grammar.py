@@ -29,8 +29,8 @@ _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const", "type")
 _TAG = re.compile(r"<[^<>\s]+>")
 
 
-# Says of a tag whether it is a token of its own rather than text.
-IsControl = Callable[[str], bool]
+# The id of a tag that is a token of its own, which no text spells; None of what is text.
+ControlId = Callable[[str], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Grammar:
     """A grammar still to be written out, which takes its time; `param` names the field that asked for it."""
 
     param: str
-    build: Callable[[IsControl], str]
+    build: Callable[[ControlId], str]
 
-    def text(self, is_control: IsControl) -> str:
+    def text(self, control_id: ControlId) -> str:
         """The grammar in llguidance's notation. Raises RequestError when it is malformed or too large."""
         try:
-            text = self.build(is_control)
+            text = self.build(control_id)
         except (ValueError, RecursionError) as error:
             message = f"{self.param} is malformed or cannot be enforced; simplify it"
             raise RequestError(message, param=self.param, code="bad_grammar") from error
@@ -67,7 +67,7 @@ def lark_grammar(source: str, param: str) -> Grammar:
     """Text that a Lark grammar, or one in llama.cpp's GBNF, produces from its start. Raises RequestError."""
     _check_size(len(source), param)
 
-    def build(_: IsControl) -> str:
+    def build(_: ControlId) -> str:
         try:
             return LLMatcher.grammar_from_lark(any_to_lark(source))
         except Exception as error:  # a converter that fails on what is no GBNF in any way it likes
@@ -85,24 +85,24 @@ def choice_grammar(choices: Sequence[str], param: str) -> Grammar:
 def calls_grammar(form: ToolFormat, tools: Mapping[str, Mapping[str, Any]], *, parallel: bool, param: str) -> Grammar:
     """At least one call of `tools` (name to parameters' schema), and nothing else; arguments are valid."""
 
-    def build(is_control: IsControl) -> str:
+    def build(control_id: ControlId) -> str:
         start = "start: call"
         if parallel and form.between is not None:
-            start += f" ({_literal(form.between, is_control)} call){{0,{_MAX_CALLS - 1}}}"
+            start += f" ({_literal(form.between, control_id)} call){{0,{_MAX_CALLS - 1}}}"
         names = " | ".join(f"call_{index}" for index in range(len(tools)))
-        calls = [_call(form, index, name, schema, is_control) for index, (name, schema) in enumerate(tools.items())]
+        calls = [_call(form, index, name, schema, control_id) for index, (name, schema) in enumerate(tools.items())]
         return LLMatcher.grammar_from_lark("\n".join([start, f"call: {names}", *calls]))
 
     return Grammar(param, build)
 
 
-def _call(form: ToolFormat, index: int, name: str, schema: Mapping[str, Any], is_control: IsControl) -> str:
+def _call(form: ToolFormat, index: int, name: str, schema: Mapping[str, Any], control_id: ControlId) -> str:
     begin, end = ("", "") if form.bare else (form.begin, form.end)
     before, after = form.call.replace("NAME", name, 1).split("ARGUMENTS", 1)
     parts = (
-        _literal(begin + before, is_control),
+        _literal(begin + before, control_id),
         f"%json {json.dumps(_bounded(_of_object(schema)), ensure_ascii=False)}",
-        _literal(after + end, is_control),
+        _literal(after + end, control_id),
     )
     return f"call_{index}: " + " ".join(part for part in parts if part)
 
@@ -122,13 +122,13 @@ def _of_object(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return schema if any(name in schema for name in _COMBINED) else {**schema, "type": "object"}
 
 
-def _literal(text: str, is_control: IsControl) -> str:
-    """`text` in Lark: control tokens by name, the rest quoted."""
+def _literal(text: str, control_id: ControlId) -> str:
+    """`text` in Lark: control tokens by id, the rest quoted."""
     parts: list[str] = []
     done = 0
     for tag in _TAG.finditer(text):
-        if is_control(tag[0]):
-            parts += [_quoted(text[done : tag.start()]), tag[0]]
+        if (token := control_id(tag[0])) is not None:
+            parts += [_quoted(text[done : tag.start()]), f"<[{token}]>"]
             done = tag.end()
     parts.append(_quoted(text[done:]))
     return " ".join(part for part in parts if part != '""')

@@ -71,7 +71,7 @@ class GrammarCompiler:
         if not self._end_ids:
             message = f"{grammar.param} cannot be enforced on a model without an end-of-turn token"
             raise RequestError(message, param=grammar.param, code="unsupported")
-        text = grammar.text(self._is_control)
+        text = grammar.text(self._control_id)
         with self._lock:
             compiled = self._kept.get(text)
             if compiled is not None:
@@ -87,11 +87,12 @@ class GrammarCompiler:
         gate = None if thoughts is None else ThoughtGate(self._tokenizer, tokenizer, self._end_ids, thoughts == "open")
         return GrammarConstraint(compiled.matcher.deep_copy(), compiled.first, masks, grammar.param, gate)
 
-    def _is_control(self, tag: str) -> bool:
-        """Whether `tag` is one token that text cannot spell."""
+    def _control_id(self, tag: str) -> int | None:
         token = self._tokenizer.id_of(tag)
+        if token is None:
+            return None
         with self._lock:
-            return token is not None and self._llguidance_tokenizer.is_special_token(token)
+            return token if self._llguidance_tokenizer.is_special_token(token) else None
 
     @cached_property
     def _masks(self) -> ThreadPoolExecutor:
@@ -101,7 +102,7 @@ class GrammarCompiler:
     def _llguidance_tokenizer(self) -> llguidance.LLTokenizer:
         """Half a second for a vocabulary of 49k, so it is made when it is first needed."""
         return llguidance.LLTokenizer(
-            self._tokenizer.definition(), n_vocab=self._vocab_size, eos_token=sorted(self._end_ids)
+            self._tokenizer.unspelled_definition(), n_vocab=self._vocab_size, eos_token=sorted(self._end_ids)
         )
 
     def _compiled(self, text: str, param: str, tokenizer: llguidance.LLTokenizer) -> _Compiled:

@@ -1,6 +1,9 @@
 """Text to token ids."""
 
+import json
+import secrets
 import threading
+from typing import Any
 
 import tokenizers
 
@@ -31,9 +34,22 @@ class Tokenizer:
         token_id: int | None = self._tokenizer.token_to_id(spelling)
         return token_id
 
-    def definition(self) -> str:
-        """The contents of its tokenizer.json."""
-        return str(self._tokenizer.to_str())
+    def unspelled_definition(self) -> str:
+        """Its tokenizer.json, in which control tokens have names that nobody can guess: no text spells one of them."""
+        definition: dict[str, Any] = json.loads(self._tokenizer.to_str())
+        added, model = definition["added_tokens"], definition["model"]
+        secret = secrets.token_hex(16)
+        names = {token["content"]: f"{secret}{token['content']}" for token in added if token["special"]}
+        for token in added:
+            token["content"] = names.get(token["content"], token["content"])
+        vocab = model["vocab"]
+        if isinstance(vocab, dict):
+            model["vocab"] = {names.get(piece, piece): token_id for piece, token_id in vocab.items()}
+        else:
+            model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocab]
+        if model.get("unk_token") in names:
+            model["unk_token"] = names[model["unk_token"]]
+        return json.dumps(definition)
 
     def shield(self) -> Shield:
         """A fresh shield for the strings of one request."""

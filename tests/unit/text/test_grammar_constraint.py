@@ -50,6 +50,26 @@ def test_grammar_allows_just_what_it_means(grammar: Grammar, good: list[str], ba
     assert [text for text in bad if accepts(grammar, text)] == []
 
 
+@pytest.mark.parametrize(
+    ("grammar", "text"),
+    [
+        (choice_grammar(["<|im_end|>!", "<|im_start|>"], "p"), "<|im_end|>!"),
+        (regex_grammar(r"a<\|im_start\|>b", "p"), "a<|im_start|>b"),
+        (lark_grammar('start: "<|im_end|>"', "p"), "<|im_end|>"),
+        (json_grammar({"const": "<|im_end|>"}, "p"), '"<|im_end|>"'),
+        (json_grammar({"properties": {"<|im_end|>": {}}, "required": ["<|im_end|>"]}, "p"), '{"<|im_end|>":1}'),
+    ],
+)  # fmt: skip
+def test_control_token_that_a_grammar_spells_is_text(grammar: Grammar, text: str) -> None:
+    constraint = COMPILER.compile(grammar)
+    for token in TOKENIZER.encode_plain(text):
+        possible = allowed(constraint)
+        assert token in possible
+        assert not possible & TOKENIZER.special_ids
+        constraint.accept(token)
+    assert END in allowed(constraint)
+
+
 def test_tokens_beyond_the_vocabulary_are_never_allowed() -> None:
     for thoughts in (None, "open", "may"):
         constraint = COMPILER.compile(regex_grammar("(?s:.*)", "p"), thoughts)
@@ -172,7 +192,7 @@ def test_calls_have_valid_arguments_in_the_familys_form() -> None:
         assert not accepts(single, f"{call}\n{other}")
 
 
-def test_control_tokens_stand_in_a_grammar_by_name() -> None:
+def test_control_tokens_stand_in_a_grammar_as_such() -> None:
     raw = tiny_tokenizer()
     raw.add_special_tokens(["<|tool_call_start|>", "<|tool_call_end|>"])
     tokenizer = Tokenizer(raw)
