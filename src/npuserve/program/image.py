@@ -1,23 +1,30 @@
 """The device image: a file with what stands in card memory from address 0, and the embedding the host keeps.
 
-    page 0        JSON: magic, key, image_bytes, embedding {offset, dtype}
+    page 0        JSON: magic, key, sizes, where the embedding stands, checksum of these and of what is behind the page
     page 1        DRAM image (see dram.py)
     behind it     embedding rows [vocab_size, hidden_size], float16, bfloat16 or float32, whichever loses nothing
                   the layers' own inputs, where there are such: codes, then scales (layer_inputs.py)
 
 Where the family allows it (`ModelFacts.rotated`), matrices that read or write the hidden state are in another basis,
 see rotation.py; the kept embedding is not.
-It is written once per checkpoint and layout under a temporary name, synced and renamed.
+It is written once per checkpoint and layout under a temporary name, synced and renamed; its checksum is compared
+whenever it is opened.
 """
 
+import fcntl
 import json
+import logging
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import blake2b
+from io import BufferedWriter
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +40,9 @@ from npuserve.quant import int8
 
 MAGIC = "npuserve image"
 VERSION = 2
+_CHUNK_BYTES = 4 << 20
+_NUM_READERS = 2
+_log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
 
@@ -54,12 +64,15 @@ def image_key(checkpoint: Checkpoint, formats: str = "int8") -> str:
 
 
 def open_image(path: Path, key: str, facts: ModelFacts) -> Image | None:
-    """Map an image; None when there is none or it was built from something else."""
+    """Map an image; None when there is none, it was built from something else, or it is damaged, which is logged."""
     try:
         with path.open("rb") as file:
             page = file.read(PAGE)
         header = json.loads(page.rstrip(b"\0"))
         if header["magic"] != MAGIC or header["key"] != key or path.stat().st_size != header["file_bytes"]:
+            return None
+        if _checksum(path, header) != header["checksum"]:
+            _log.warning("the device image %s is damaged", path)
             return None
         embedding = np.memmap(
             path,
@@ -88,42 +101,64 @@ def build_image(
 ) -> Image:
     """Quantize the checkpoint into an image at `path`, replacing what is there.
 
-    Weights stream tensor by tensor. Raises CheckpointError for missing or misshaped tensors and when the disk
-    does not take the file; nothing half-written stays.
+    Weights stream tensor by tensor. Waits for another build in the same folder, and takes its image if that is the
+    one. Raises CheckpointError for missing or misshaped tensors and when the disk does not take the file; nothing
+    half-written stays.
     """
-    _remove_leftovers(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with temporary.open("wb") as file:
-            _write(file, key, checkpoint, facts, dram, progress)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+        with _building(path.parent):
+            if image := open_image(path, key, facts):
+                return image
+            try:
+                with temporary.open("wb") as file:
+                    _write(file, key, checkpoint, facts, dram, progress)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.rename(path)
+            finally:
+                with suppress(OSError):
+                    temporary.unlink()
     except OSError as error:
         raise CheckpointError(
             f"{path}: the device image could not be written ({error.strerror}); free some disk space or set"
             " NPUSERVE_CACHE to another folder"
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
     image = open_image(path, key, facts)
     if image is None:
-        raise CheckpointError(f"{path}: the device image changed while it was built; try again")
+        raise CheckpointError(f"{path}: the device image is not what was written; check the disk and try again")
     return image
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Temporary files of builds whose process was killed."""
-    for leftover in path.parent.glob(f"{path.name}.*.tmp"):
-        owner = leftover.name.split(".")[-2]
-        if not owner.isdecimal() or not Path(f"/proc/{owner}").exists():
-            leftover.unlink(missing_ok=True)
+@contextmanager
+def _building(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system drops with the process: so a temporary file is this build's own."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _checksum(path: Path, header: dict[str, Any]) -> str:
+    """BLAKE2b over the header and the CRC-32 of each 4 MiB behind its page. It guards against damage, not malice."""
+    fields = {name: value for name, value in header.items() if name != "checksum"}
+    digest = blake2b(json.dumps(fields).encode(), digest_size=16)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with ThreadPoolExecutor(_NUM_READERS, "image-checksum") as readers:
+            offsets = range(PAGE, header["file_bytes"], _CHUNK_BYTES)
+            for crc in readers.map(lambda offset: zlib.crc32(os.pread(descriptor, _CHUNK_BYTES, offset)), offsets):
+                digest.update(crc.to_bytes(4, "little"))
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()
 
 
 def _write(
-    file: BinaryIO, key: str, checkpoint: Checkpoint, facts: ModelFacts, dram: DramLayout, progress: Progress
+    file: BufferedWriter, key: str, checkpoint: Checkpoint, facts: ModelFacts, dram: DramLayout, progress: Progress
 ) -> None:
     pieces = ImagePieces(checkpoint, facts, dram)
     dtype = pieces.embedding_dtype()
@@ -140,13 +175,16 @@ def _write(
         "dtype": dtype.str,
         "file_bytes": total,
     }
-    file.write(json.dumps(header).encode().ljust(PAGE, b"\0"))
     for offset, data in chain(pieces.memory(dtype), pieces.layer_inputs(inputs_offset - PAGE)):
         file.seek(PAGE + offset)
         file.write(np.ascontiguousarray(data).data)
         progress(file.tell(), total)
     file.truncate(total)
     pieces.refuse_leftovers()
+    file.flush()
+    header["checksum"] = _checksum(Path(file.name), header)
+    file.seek(0)
+    file.write(json.dumps(header).encode().ljust(PAGE, b"\0"))
 
 
 def _input_row_bytes(facts: ModelFacts) -> int:

@@ -1,5 +1,6 @@
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,10 @@ def test_an_image_is_reused_for_the_same_key_only(tmp_path: Path) -> None:
     assert open_image(tmp_path / "none.img", KEY, dram.geometry.facts) is None
 
 
+def flipped(data: bytes, offset: int) -> bytes:
+    return data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -129,6 +134,12 @@ def test_an_image_is_reused_for_the_same_key_only(tmp_path: Path) -> None:
         lambda data: data.replace(b"npuserve image", b"somebody's img", 1),
         lambda data: data.replace(b'"dtype": "<f4"', b'"dtype": "<q9"', 1),
         lambda data: data.replace(b'"image_bytes"', b'"image-bytes"', 1),
+        lambda data: data.replace(b'"embedding": ', b'"embedding": 1', 1),
+        lambda data: data.replace(b'"checksum": "', b'"checksum": "x', 1),
+        lambda data: flipped(data, PAGE),
+        lambda data: flipped(data, len(data) // 2),
+        lambda data: flipped(data, len(data) - 1),
+        lambda data: data[: len(data) // 2].ljust(len(data), b"\0"),
     ],
 )
 def test_a_damaged_image_is_not_opened(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
@@ -146,6 +157,38 @@ def test_building_again_replaces_the_file_and_gives_the_same_bytes(tmp_path: Pat
     path.write_bytes(b"half an image")
     assert build(tmp_path, checkpoint, dram).path.read_bytes() == first
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_builds_in_one_folder_wait_for_each_other_and_the_second_takes_the_first_ones_image(tmp_path: Path) -> None:
+    checkpoint, dram = prepared(tmp_path)
+    path, facts, waiting = tmp_path / "x.img", dram.geometry.facts, threading.Event()
+    seconds: list[Image] = []
+
+    def second() -> None:
+        waiting.set()
+        seconds.append(build_image(path, KEY, checkpoint, facts, dram, lambda done, total: pytest.fail("built twice")))
+
+    other = threading.Thread(target=second)
+
+    def progress(done: int, total: int) -> None:
+        if not waiting.is_set():
+            other.start()
+            waiting.wait()
+
+    first = build_image(path, KEY, checkpoint, facts, dram, progress)
+    other.join()
+    assert [image.path for image in seconds] == [first.path]
+    assert [file.name for file in tmp_path.iterdir() if file.is_file() and ".img" in file.name] == ["x.img"]
+
+
+def test_what_a_killed_build_left_is_not_used_and_not_kept(tmp_path: Path) -> None:
+    checkpoint, dram = prepared(tmp_path)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "x.img.tmp").write_bytes(b"half an image" * 1000)
+    image = build_image(
+        tmp_path / "images" / "x.img", KEY, checkpoint, dram.geometry.facts, dram, lambda done, total: None
+    )
+    assert list((tmp_path / "images").iterdir()) == [image.path]
 
 
 def test_progress_rises_to_the_size_of_the_file(tmp_path: Path) -> None:
