@@ -65,6 +65,10 @@ def image_key(checkpoint: Checkpoint, formats: str = "int8") -> str:
 
 def open_image(path: Path, key: str, facts: ModelFacts) -> Image | None:
     """Map an image; None when there is none, it was built from something else, or it is damaged, which is logged."""
+    return _open(path, key, facts, lambda: _log.warning("%s is damaged; the device image is built anew", path))
+
+
+def _open(path: Path, key: str, facts: ModelFacts, on_damage: Callable[[], None] = lambda: None) -> Image | None:
     try:
         with path.open("rb") as file:
             page = file.read(PAGE)
@@ -72,7 +76,7 @@ def open_image(path: Path, key: str, facts: ModelFacts) -> Image | None:
         if header["magic"] != MAGIC or header["key"] != key or path.stat().st_size != header["file_bytes"]:
             return None
         if _checksum(path, header) != header["checksum"]:
-            _log.warning("the device image %s is damaged", path)
+            on_damage()
             return None
         embedding = np.memmap(
             path,
@@ -109,7 +113,7 @@ def build_image(
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _building(path.parent):
-            if image := open_image(path, key, facts):
+            if image := _open(path, key, facts):
                 return image
             try:
                 with temporary.open("wb") as file:
@@ -125,7 +129,7 @@ def build_image(
             f"{path}: the device image could not be written ({error.strerror}); free some disk space or set"
             " NPUSERVE_CACHE to another folder"
         ) from error
-    image = open_image(path, key, facts)
+    image = _open(path, key, facts)
     if image is None:
         raise CheckpointError(f"{path}: the device image is not what was written; check the disk and try again")
     return image
