@@ -90,7 +90,7 @@ def _measure(options: argparse.Namespace) -> list[Figure]:
         raise ConfigError("--prompt, --steps and --context must be at least 1, --threads at least 0")
     formats = chosen_formats(options.model, options.wformat, options.head_format, os.environ)
     with opened_device(options.model, options.threads, max(ROW_COUNTS), _capacity(options), formats) as device:
-        limit = device.capabilities.max_rows
+        limit = min(device.capabilities.max_rows, device.capabilities.num_slots)
         figures = [prefill(device, options.prompt)]
         for rows in ROW_COUNTS:
             if rows <= limit:
