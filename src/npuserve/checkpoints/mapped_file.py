@@ -10,6 +10,7 @@ from npuserve.errors import CheckpointError
 
 _SAMPLE_BYTES = 4096
 _NUM_SAMPLES = 64
+_MAX_VIEWED_BYTES = 64 << 20
 
 
 class MappedFile:
@@ -39,6 +40,7 @@ class MappedFile:
             raise CheckpointError(f"{path}: cannot be mapped into memory ({error.strerror})") from error
         finally:
             os.close(descriptor)
+        self._viewed_bytes = 0
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Copy `size_bytes` at `offset`; raises CheckpointError unless all of them are inside the file."""
@@ -46,8 +48,16 @@ class MappedFile:
         return self._map[offset : offset + size_bytes]
 
     def view(self, offset: int, size_bytes: int) -> memoryview:
-        """The same bytes without a copy, read only."""
+        """The same bytes without a copy, read only.
+
+        What was viewed before may leave this process's memory, so that a large file that is read once does not fill it;
+        pages that are still looked at come back from the system's cache.
+        """
         self._check(offset, size_bytes)
+        self._viewed_bytes += size_bytes
+        if self._viewed_bytes > _MAX_VIEWED_BYTES:
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._viewed_bytes = size_bytes
         return memoryview(self._map)[offset : offset + size_bytes]
 
     def samples(self) -> bytes:
