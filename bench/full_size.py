@@ -59,8 +59,10 @@ CARD = {
     "gemma4-e4b": ("mix", 3.78),
 }
 """Published decode speed of the card: weights, tokens a second of the device."""
-COLUMNS = ("model", "weights", "image", "slots", "build", "memory", "without files", "serving")
-COLUMNS += ("MB a token", "tok/s", "best", "card", "its GB/s")
+COLUMNS = [
+    *("model", "weights", "image", "slots", "build", "memory", "without files", "serving"),
+    *("MB a token", "tok/s", "best", "card", "its GB/s"),
+]
 MIB = 1 << 20
 SPREAD = 0.02
 BLOCK_VALUES = 1 << 22
