@@ -1,11 +1,17 @@
 """Options of the whole test run."""
 
+import httpx
 import pytest
+from httpx import _config as httpx_config
 from hypothesis import settings
+
+from patience import WAIT_S
 
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("npuserve", deadline=None)
 settings.load_profile("npuserve")
+# So does how long a reply takes: httpx gives it 5 s unless it is told otherwise.
+vars(httpx_config.DEFAULT_TIMEOUT_CONFIG).update(vars(httpx.Timeout(WAIT_S)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,7 +1,8 @@
 """An engine on the null device with a store, and what its requests must give."""
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from npuserve.core import Event, Request, Row, SamplingParams
@@ -12,8 +13,7 @@ from npuserve.engine.sampler import Sampler
 from npuserve.engine.settings import EngineSettings
 from npuserve.kvstore.settings import KvSettings
 from npuserve.kvstore.store import ContextStore, open_context_store
-
-WAIT_S = 30
+from patience import WAIT_S
 
 
 class Replies:
@@ -66,9 +66,11 @@ def running(
     replies: Replies,
     settings: EngineSettings | None = None,
     store: ContextStore | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Engine]:
     """An engine that runs in the block and has saved what it could at its end."""
-    engine = Engine(device, settings or EngineSettings(), replies.deliver, store=store)
+    engine = Engine(device, settings or EngineSettings(), replies.deliver, store=store, clock=clock)
     engine.start()
     try:
         yield engine

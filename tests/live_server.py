@@ -3,12 +3,16 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 
+from brake import Brake
+from npuserve.core import Row
+from npuserve.devices.base import StepResult
 from npuserve.devices.null import NullDevice
 from npuserve.engine.engine import Engine
 from npuserve.engine.settings import EngineSettings
@@ -22,6 +26,7 @@ from npuserve.server.state import HttpSettings, ServedModel, ServerState
 from npuserve.server.tls import TlsFiles
 from npuserve.text.chat_template import ChatTemplate
 from npuserve.text.tokenizer import Tokenizer
+from patience import WAIT_S
 from tiny_tokenizer import tiny_tokenizer
 
 END_OF_TURN = 2  # <|im_end|> of the tiny tokenizer
@@ -73,6 +78,16 @@ class Script:
         return reply if isinstance(reply, list) else self._tokenizer.encode(reply, add_special_tokens=False).ids
 
 
+class _Braked(NullDevice):
+    def __init__(self, brake: Brake, **options: Any) -> None:
+        super().__init__(**options)
+        self._brake = brake
+
+    def step(self, rows: Sequence[Row]) -> StepResult:
+        self._brake.pass_by()
+        return super().step(rows)
+
+
 def null_state(
     script: Callable[[tuple[int, ...]], int] | None = None,
     *,
@@ -84,16 +99,21 @@ def null_state(
     keys: KeyRing | None = None,
     http: HttpSettings | None = None,
     store: ContextStore | None = None,
+    brake: Brake | None = None,
     **device_options: object,
 ) -> ServerState:
-    """A server's state over a null device with the tiny tokenizer; greedy unless a request says otherwise."""
+    """A server's state over a null device with the tiny tokenizer; greedy unless a request says otherwise.
+
+    Each step passes by the `brake`.
+    """
     tokenizer = Tokenizer(tiny_tokenizer())
-    device = NullDevice(
+    device = _Braked(
+        brake or Brake(),
         vocab_size=tokenizer.vocab_size,
         script=script,
         context_length=context_length,
         step_delay_s=step_delay_s,
-        **device_options,  # type: ignore[arg-type]
+        **device_options,
     )
     router = EventRouter()
     engine = Engine(device, settings or EngineSettings(), router.deliver, store=store)
@@ -123,6 +143,6 @@ def serving(
         yield Served(listener.getsockname()[1], state, state.model.tokenizer)
     finally:
         server.should_exit = True
-        thread.join(timeout=20)
+        thread.join(WAIT_S)
         listener.close()
         assert not thread.is_alive(), "the server did not stop"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-START_TIMEOUT_S = 90
+from patience import WAIT_S
 
 
 @dataclass
@@ -23,7 +23,7 @@ class RunningServer:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(WAIT_S)
 
 
 Start = Callable[..., RunningServer]
@@ -38,7 +38,7 @@ def start_server(log: Path, *options: str, environment: dict[str, str] | None = 
             stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})},
         )
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         if found := re.search(r"listening on (http://\S+)/v1", log.read_text()):
             return RunningServer(process, found[1], log)

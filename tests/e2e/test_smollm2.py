@@ -15,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from patience import WAIT_S
 from running_server import RunningServer, Start
 
 pytestmark = pytest.mark.e2e
@@ -89,27 +90,34 @@ def test_long_prompt_is_read_once_and_answered_alike_the_second_time(client: htt
 
 def test_restart_after_kill_gives_the_same_answer(start: Start) -> None:
     first = start()
-    with httpx.Client(base_url=first.url, timeout=60) as client:
+    with httpx.Client(base_url=first.url, timeout=WAIT_S) as client:
         before = ask(client, max_tokens=16)["choices"][0]["message"]["content"]
     assert first.stop(signal.SIGKILL) == -signal.SIGKILL
     second = start()
-    with httpx.Client(base_url=second.url, timeout=60) as client:
+    with httpx.Client(base_url=second.url, timeout=WAIT_S) as client:
         assert ask(client, max_tokens=16)["choices"][0]["message"]["content"] == before
     assert second.stop() == 0
+
+
+DYING = """
+import os, signal, sys
+from npuserve.cli import otpu_serve
+
+os.rename = lambda *names: os.kill(os.getpid(), signal.SIGKILL)  # the image has no name yet
+sys.exit(otpu_serve.main())
+"""
 
 
 def test_killed_while_building_its_image_leaves_nothing_that_the_next_start_trips_over(
     start: Start, smollm2: Path, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
-    command = [sys.executable, "-m", "npuserve.cli.otpu_serve", "--model", "smollm2", "--port", "0"]
-    process = subprocess.Popen(command, env={**os.environ, "NPUSERVE_CACHE": str(cache)})
-    while not list(cache.glob("*.tmp")):
-        assert process.poll() is None
-    process.kill()
-    process.wait()
+    command = [sys.executable, "-c", DYING, "--model", "smollm2", "--port", "0"]
+    killed = subprocess.run(command, env={**os.environ, "NPUSERVE_CACHE": str(cache)}, timeout=WAIT_S, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(cache.glob("*.tmp"))) == 1
     server = start(environment={"NPUSERVE_CACHE": str(cache)})
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
         assert "Paris" in ask(client)["choices"][0]["message"]["content"]
     assert [path.suffix for path in cache.iterdir()] == [".img"]
 
@@ -118,7 +126,7 @@ def test_occupied_port_is_one_line_and_status_1(smollm2: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "npuserve.cli.otpu_serve", "--model", "smollm2", "--port", str(port)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
     assert str(port) in result.stderr

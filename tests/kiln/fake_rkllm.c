@@ -145,11 +145,11 @@ typedef struct {
 typedef struct {
     ResultCallback callback;
     int max_context_len, max_new_tokens;
-    char log_path[512];
+    char log_path[512], gate_path[512];
     char *texts[MAX_PIECES];
     int ids[MAX_PIECES];
     int num_pieces;
-    int delay_us, first_delay_us, fail_run, error_after, echo, repeat, late, deaf, vocab, nan_logits;
+    int delay_us, hold_after, fail_run, error_after, echo, repeat, late, deaf, vocab, nan_logits;
     pthread_mutex_t mutex;
     bool running, aborted;
     int32_t history[MAX_HISTORY];
@@ -208,8 +208,9 @@ static int read_script(Fake *fake, const char *path) {
         *value++ = 0;
         int number = atoi(value);
         if (!strcmp(line, "log")) snprintf(fake->log_path, sizeof fake->log_path, "%s", value);
+        else if (!strcmp(line, "gate")) snprintf(fake->gate_path, sizeof fake->gate_path, "%s", value);
         else if (!strcmp(line, "delay_us")) fake->delay_us = number;
-        else if (!strcmp(line, "first_delay_us")) fake->first_delay_us = number;
+        else if (!strcmp(line, "hold_after")) fake->hold_after = number;
         else if (!strcmp(line, "fail_init")) status = number;
         else if (!strcmp(line, "fail_run")) fake->fail_run = number;
         else if (!strcmp(line, "error_after")) fake->error_after = number;
@@ -259,6 +260,7 @@ EXPORT int rkllm_init(void **handle, Param *param, ResultCallback callback) {
     if (!handle || !param || !callback || !param->model_path) return -11;
     Fake *fake = calloc(1, sizeof *fake);
     fake->vocab = 1000;
+    fake->hold_after = -1;
     pthread_mutex_init(&fake->mutex, NULL);
     int status = read_script(fake, param->model_path);
     for (size_t i = 0; i < sizeof param->extend_param.reserved; i++)
@@ -327,6 +329,11 @@ static void pause_us(Fake *fake, int microseconds) {
     for (; microseconds > 0 && !over(fake); microseconds -= 2000) usleep(microseconds < 2000 ? microseconds : 2000);
 }
 
+/* Until the run is aborted or the file named by `gate` is there. */
+static void wait_at_gate(Fake *fake) {
+    while (!over(fake) && (!fake->gate_path[0] || access(fake->gate_path, F_OK))) usleep(2000);
+}
+
 /* The text of piece `index`: scripted, or the prompt again, three bytes at a time. */
 static char *next_piece(Run *run, int index, int *id) {
     Fake *fake = run->fake;
@@ -377,7 +384,6 @@ static void *late_call(void *argument) {
 static void *work(void *argument) {
     Run *run = argument;
     Fake *fake = run->fake;
-    pause_us(fake, fake->first_delay_us);
     if (run->mode == LOGITS) {
         pause_us(fake, fake->delay_us);
         give_logits(run);
@@ -392,6 +398,7 @@ static void *work(void *argument) {
             run->status = -20;
             return NULL;
         }
+        if (said == fake->hold_after) wait_at_gate(fake);
         pause_us(fake, fake->delay_us);
         said++;
         call(fake, run->userdata, ends_inside_character(text) ? WAITING : NORMAL, text, id, 0, 0);

@@ -28,9 +28,16 @@ def escaped(text: str | bytes) -> str:
 
 
 def write_model(
-    path: Path, pieces: list[tuple[int, str | bytes]] | None = None, *, log: Path | None = None, **behaviour: int
+    path: Path,
+    pieces: list[tuple[int, str | bytes]] | None = None,
+    *,
+    log: Path | None = None,
+    **behaviour: int | Path,
 ) -> Path:
-    """A fake `.rkllm`: the pieces it says with their token ids, and how it behaves."""
+    """A fake `.rkllm`: the pieces it says with their token ids, and how it behaves.
+
+    With `hold_after` a run says so many pieces and no more before it is aborted or the file `gate` exists.
+    """
     lines = [f"{key}={value}" for key, value in behaviour.items()]
     lines += [f"log={log}"] if log else []
     lines += [f"piece={token_id}:{escaped(text)}" for token_id, text in pieces or []]

@@ -14,6 +14,7 @@ from npuserve.cli.kiln_arguments import parse_arguments
 from npuserve.cli.kiln_parts import load_parts, server_state
 from npuserve.cli.serving import key_ring
 from npuserve.server.event_router import EventRouter
+from patience import WAIT_S
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -53,7 +54,7 @@ def kiln_serve(
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
             try:
-                rest, _ = process.communicate(timeout=60)
+                rest, _ = process.communicate(timeout=WAIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -71,7 +72,7 @@ def _listening(process: "subprocess.Popen[str]") -> "tuple[str, subprocess.Popen
         if url and not line.strip():
             break
     if not url:
-        process.wait(timeout=60)
+        process.wait(WAIT_S)
         raise AssertionError("".join(lines))
     # The line to copy and the empty line after it.
     lines += [process.stdout.readline(), process.stdout.readline()]

@@ -1,12 +1,10 @@
 """kiln-serve as a command: banner, signals, exit statuses, modes."""
 
-import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from kiln.fake_runtime import words, write_model
 from kiln.kiln_server import command, environment, kiln_serve, write_config
+from patience import WAIT_S, wait_until
 
 
 def finished(config: Path, *arguments: str, **extra: str) -> "subprocess.CompletedProcess[str]":
@@ -24,7 +23,7 @@ def finished(config: Path, *arguments: str, **extra: str) -> "subprocess.Complet
         command(config, "--host", "127.0.0.1", "--port", "0", *arguments),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         env=environment(extra),
     )
 
@@ -32,7 +31,8 @@ def finished(config: Path, *arguments: str, **extra: str) -> "subprocess.Complet
 def test_the_banner_and_a_stop_signal_that_lets_a_running_reply_end(
     runtime_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    model = write_model(tmp_path / "Qwen2.5-1.5B-rk3588-w8a8.rkllm", words("a b c d e f g h i j"), delay_us=50000)
+    gate = tmp_path / "gate"
+    model = write_model(tmp_path / "Qwen2.5-1.5B-rk3588-w8a8.rkllm", words("a b c d"), hold_after=2, gate=gate)
     config = write_config(tmp_path / "config.ini", llm={"model": model, "library": runtime_of("1.2")})
     with kiln_serve(config) as server, ThreadPoolExecutor(1) as pool:
         assert "kiln-serve: Qwen2.5-1.5B (" in server.banner
@@ -41,13 +41,13 @@ def test_the_banner_and_a_stop_signal_that_lets_a_running_reply_end(
         assert f"listening on {server.url}/v1" in server.banner
         assert f'client = OpenAI(base_url="{server.url}/v1", api_key="not-needed")' in server.banner
         body = {"messages": [{"role": "user", "content": "Hi"}]}
-        running = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=body, timeout=60)
-        end = time.monotonic() + 20
-        while not httpx.get(f"{server.url}/v1/stats").json()["running"]:
-            assert time.monotonic() < end, "the request never ran"
+        running = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=body, timeout=WAIT_S)
+        wait_until(lambda: bool(httpx.get(f"{server.url}/v1/stats").json()["running"]))
         server.process.terminate()
-        assert running.result(timeout=60).json()["choices"][0]["message"]["content"] == "a b c d e f g h i j"
-        server.process.wait(timeout=60)
+        wait_until(lambda: httpx.get(f"{server.url}/health").status_code == 503)
+        gate.touch()
+        assert running.result(WAIT_S).json()["choices"][0]["message"]["content"] == "a b c d"
+        server.process.wait(WAIT_S)
 
 
 def test_a_reader_that_leaves_before_the_banner_does_not_stop_the_server(
@@ -55,21 +55,18 @@ def test_a_reader_that_leaves_before_the_banner_does_not_stop_the_server(
 ) -> None:
     llm = {"model": write_model(tmp_path / "m.rkllm"), "library": runtime_of("1.2")}
     config = write_config(tmp_path / "config.ini", llm=llm)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    arguments = ["--host", "127.0.0.1", "--port", str(port)]
-    with subprocess.Popen(command(config, *arguments), stdout=subprocess.PIPE, env=environment()) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        end = time.monotonic() + 30
-        status = 0
-        while status != 200:
-            assert process.poll() is None, "the server ended"
-            assert time.monotonic() < end, "it never listened"
-            with contextlib.suppress(httpx.TransportError):
-                status = httpx.get(f"http://127.0.0.1:{port}/health").status_code
-        process.terminate()
-        process.wait(timeout=60)
+    arguments = ["--host", "127.0.0.1", "--port", "0"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unit:
+        unit.bind(str(tmp_path / "notify"))
+        unit.settimeout(WAIT_S)
+        extra = environment({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        with subprocess.Popen(command(config, *arguments), stdout=subprocess.PIPE, env=extra) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            url = unit.recv(500).decode().partition("listening on ")[2]
+            assert httpx.get(f"{url}/health").status_code == 200
+            process.terminate()
+            assert process.wait(WAIT_S) == 0
 
 
 def test_nothing_to_serve_exits_1_and_names_the_file(tmp_path: Path) -> None:
@@ -128,18 +125,21 @@ def test_an_unknown_option_exits_2(tmp_path: Path) -> None:
     assert "see kiln-serve --help" in done.stderr
 
 
+@pytest.mark.parametrize("grace", [0, 1000])
 def test_an_npu_that_was_given_up_ends_the_server_with_1_after_its_grace(
-    runtime_of: Callable[[str], Path], tmp_path: Path
+    grace: int, runtime_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     llm = {"model": write_model(tmp_path / "m.rkllm", fail_run=-7), "library": runtime_of("1.3")}
-    config = write_config(tmp_path / "config.ini", llm=llm, server={"grace": 1})
+    config = write_config(tmp_path / "config.ini", llm=llm, server={"grace": grace})
     with kiln_serve(config, status=1) as server:
         body = {"messages": [{"role": "user", "content": "Hi"}]}
         for _ in range(3):
-            assert httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).status_code == 500
-        health = httpx.get(f"{server.url}/health")
-        assert (health.status_code, health.json()) == (503, {"status": "failed"})
-        server.process.wait(timeout=30)
+            assert httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=WAIT_S).status_code == 500
+        if grace:
+            health = httpx.get(f"{server.url}/health")
+            assert (health.status_code, health.json()) == (503, {"status": "failed"})
+        else:
+            server.process.wait(WAIT_S)
 
 
 def test_an_idle_server_is_small(runtime_of: Callable[[str], Path], tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_an_idle_server_is_small(runtime_of: Callable[[str], Path], tmp_path: Pa
     config = write_config(tmp_path / "config.ini", llm={"model": model, "library": runtime_of("1.3")})
     with kiln_serve(config) as server:
         body = {"messages": [{"role": "user", "content": "Hi"}]}
-        assert httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+        assert httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=WAIT_S).status_code == 200
         status = Path(f"/proc/{server.process.pid}/status").read_text()
         resident_kb = int(status.split("VmRSS:")[1].split()[0])
     assert resident_kb < 120_000
@@ -157,7 +157,7 @@ def test_starting_imports_no_vision_runtime_and_no_oracle() -> None:
     late = {"torch", "transformers", "onnxruntime", "PIL", "rknnlite", "huggingface_hub"}
     program = f"import sys, npuserve.cli.kiln_parts\nprint(sorted({late!r} & set(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment(), check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, env=environment(), check=True
     )
     assert done.stdout == "[]\n"
 
@@ -169,7 +169,7 @@ def test_the_doctor_examines_what_the_command_would_use(runtime_of: Callable[[st
         [sys.executable, "-m", "npuserve.cli.kiln_serve", "doctor", "--config", str(config), "--port", "0"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         env=environment(),
     )
     assert f"pass  librkllmrt: {runtime_of('1.2')}, layout 1.2" in done.stdout
@@ -182,7 +182,7 @@ def test_systemd_is_told_when_the_server_listens(runtime_of: Callable[[str], Pat
     config = write_config(tmp_path / "config.ini", llm=llm)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unit:
         unit.bind(str(tmp_path / "notify"))
-        unit.settimeout(30)
+        unit.settimeout(WAIT_S)
         with kiln_serve(config, extra={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as server:
             assert unit.recv(500).decode() == f"READY=1\nSTATUS=listening on {server.url}"
 
@@ -210,5 +210,5 @@ def test_it_installs_and_starts_without_a_compiler(runtime_of: Callable[[str], P
         assert process.stdout is not None
         assert any("listening on" in line for line in iter(process.stdout.readline, ""))
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=WAIT_S)
     assert process.returncode == 0

@@ -10,6 +10,7 @@ from kiln.fake_runtime import LAYOUTS, words, write_model
 from npuserve.drivers.rkllm import CallState, InferMode, InitSettings, Result, Rkllm, RunSampling
 from npuserve.drivers.rkllm_layout import Layout
 from npuserve.errors import DeviceError, DeviceUnavailableError
+from patience import WAIT_S
 
 SAMPLING = RunSampling(
     top_k=7, top_p=0.85, temperature=0.65, repeat_penalty=1.25, frequency_penalty=0.5, presence_penalty=-0.25
@@ -151,26 +152,25 @@ def test_a_failing_init_says_what_to_check(open_model: Callable[..., Opened]) ->
 
 
 def test_abort_ends_a_run_and_a_late_callback_does_no_harm(open_model: Callable[..., Opened]) -> None:
-    opened = open_model(delay_us=20000, repeat=1000, late=1)
-    first = threading.Event()
+    opened = open_model(hold_after=1, late=1)
+    first, late = threading.Event(), threading.Event()
     told = opened._take
 
     def take(run_id: int, result: Result) -> None:
         told(run_id, result)
-        first.set()
+        (late if result.text == b"LATE" else first).set()
 
     opened.rkllm._on_result = take
     thread = threading.Thread(target=opened.run)
     thread.start()
-    assert first.wait(10)
+    assert first.wait(WAIT_S)
     opened.rkllm.abort()
-    thread.join(10)
+    thread.join(WAIT_S)
     assert not thread.is_alive()
     assert not opened.rkllm.is_running()
-    num_before = len(opened.results)
-    first.clear()
-    assert first.wait(10), "the late callback never came"
-    assert [result.text for _, result in opened.results[num_before:]] == [b"LATE"]
+    assert late.wait(WAIT_S), "the late callback never came"
+    states = [result.state for _, result in opened.results]
+    assert states.index(CallState.FINISH) == len(states) - 2
 
 
 def test_the_runtimes_own_template_can_be_switched_off(open_model: Callable[..., Opened], tmp_path: Path) -> None:

@@ -154,7 +154,8 @@ def test_pictures_wait_for_each_other_and_all_are_answered(classifier: Served) -
 
 
 def test_a_picture_is_judged_while_the_language_model_talks(runtime_of: Callable[[str], Path], tmp_path: Path) -> None:
-    llm = {"model": write_model(tmp_path / "m.rkllm", words("a b"), repeat=10000, delay_us=2000)}
+    gate = tmp_path / "gate"
+    llm = {"model": write_model(tmp_path / "m.rkllm", words("a b"), hold_after=1, gate=gate)}
     llm |= {"library": runtime_of("1.3")}
     config = write_config(tmp_path / "config.ini", llm=llm, vision={"model": color_classifier(tmp_path / "c.onnx")})
     body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
@@ -165,7 +166,8 @@ def test_a_picture_is_judged_while_the_language_model_talks(runtime_of: Callable
         assert next(lines).startswith("data:")
         assert classify(served, picture("green")).json()["top"][0]["index"] == 1
         assert httpx.get(f"{served.url}/v1/stats").json()["running"] == 1
-        assert next(line for line in lines if line).startswith("data:")
+        gate.touch()
+        assert list(lines)[-2] == "data: [DONE]"
 
 
 def test_a_vision_model_that_does_not_load_leaves_the_language_model(

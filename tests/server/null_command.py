@@ -1,17 +1,34 @@
 """otpu-serve with the null device in the place of the simulator; run by test_console.py as a process of its own."""
 
 import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from live_server import Script
 from npuserve.checkpoints.checkpoint import Checkpoint
 from npuserve.cli import otpu_serve
 from npuserve.config import ServeSettings
+from npuserve.core import Row
+from npuserve.devices.base import StepResult
 from npuserve.devices.null import NullDevice
+
+
+class Held(NullDevice):
+    """Stands still after a few steps as long as there is a file `hold`."""
+
+    hold = Path()
+
+    def step(self, rows: Sequence[Row]) -> StepResult:
+        while self.num_steps >= 5 and self.hold.exists():
+            time.sleep(0.01)
+        return super().step(rows)
 
 
 def open_null(settings: ServeSettings, checkpoint: Checkpoint) -> NullDevice:
     endless = "endless" in str(checkpoint.path)
-    return NullDevice(
+    Held.hold = checkpoint.path / "hold"
+    return Held(
         vocab_size=602,
         num_slots=settings.slots,
         context_length=settings.cap,

@@ -17,12 +17,12 @@ import pytest
 from safetensors.numpy import save_file
 
 import npuserve
+from patience import WAIT_S
 from tiny_tokenizer import tiny_tokenizer
 
 COMMAND = Path(__file__).parent / "null_command.py"
 CHAT = "/v1/chat/completions"
 TESTS = Path(__file__).parents[1]
-DEADLINE_S = 30
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def started(checkpoint: Path, *arguments: str) -> Iterator[tuple[subprocess.Pope
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=checkpoint
     )
-    watchdog = threading.Timer(DEADLINE_S, process.kill)
+    watchdog = threading.Timer(WAIT_S, process.kill)
     watchdog.start()
     try:
         assert process.stdout is not None
@@ -69,7 +69,7 @@ def started(checkpoint: Path, *arguments: str) -> Iterator[tuple[subprocess.Pope
 
 
 def chat(url: str) -> str:
-    reply = httpx.post(url + CHAT, json={"messages": [{"role": "user", "content": "how is it?"}]}, timeout=DEADLINE_S)
+    reply = httpx.post(url + CHAT, json={"messages": [{"role": "user", "content": "how is it?"}]}, timeout=WAIT_S)
     text = reply.json()["choices"][0]["message"]["content"]
     assert isinstance(text, str)
     return text
@@ -80,15 +80,16 @@ def test_command_serves_and_a_signal_ends_it_with_status_0(checkpoint: Path, num
     with started(checkpoint) as (process, url):
         assert chat(url) == "all is well. "
         process.send_signal(number)
-        _, told = process.communicate(timeout=DEADLINE_S)
+        _, told = process.communicate(timeout=WAIT_S)
         assert (process.returncode, told) == (0, "")
 
 
 def test_running_stream_gets_its_grace_while_new_requests_are_told_to_go(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "endless")
-    body = {"messages": [{"role": "user", "content": "go"}], "stream": True, "max_tokens": 100}
+    (checkpoint / "hold").touch()
+    body = {"messages": [{"role": "user", "content": "go"}], "stream": True, "max_tokens": 20}
     with started(checkpoint) as (process, url):
-        with httpx.stream("POST", url + CHAT, json=body, timeout=DEADLINE_S) as stream:
+        with httpx.stream("POST", url + CHAT, json=body, timeout=WAIT_S) as stream:
             pieces = stream.iter_text()
             received = next(pieces)
             process.send_signal(signal.SIGTERM)
@@ -97,15 +98,17 @@ def test_running_stream_gets_its_grace_while_new_requests_are_told_to_go(tmp_pat
             assert health.json() == {"status": "stopping"}
             refused = httpx.post(url + CHAT, json=body)
             assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+            (checkpoint / "hold").unlink()
             received += "".join(pieces)
         assert '"finish_reason":"length"' in received
         assert received.endswith("data: [DONE]\n\n")
-        process.communicate(timeout=DEADLINE_S)
+        process.communicate(timeout=WAIT_S)
         assert process.returncode == 0
 
 
 def test_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "endless")
+    (checkpoint / "hold").touch()
     body = {"messages": [{"role": "user", "content": "go"}], "stream": True}
     with started(checkpoint) as (process, url), httpx.stream("POST", url + CHAT, json=body) as stream:
         pieces = stream.iter_text()
@@ -114,12 +117,12 @@ def test_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         while httpx.get(f"{url}/health").status_code == 200:
             pass
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=5) == 1
+        assert process.wait(WAIT_S) == 1
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, str(COMMAND), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=DEADLINE_S, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=WAIT_S, check=False)
 
 
 def test_taken_port_is_told_before_a_model_is_looked_for(checkpoint: Path) -> None:
@@ -139,7 +142,7 @@ def test_listening_for_others_is_warned_of(checkpoint: Path) -> None:
     with started(checkpoint, "--host", "0.0.0.0") as (process, url):
         assert chat(url.replace("0.0.0.0", "127.0.0.1")) == "all is well. "
         process.send_signal(signal.SIGTERM)
-        told = process.communicate(timeout=DEADLINE_S)[1]
+        told = process.communicate(timeout=WAIT_S)[1]
     assert told.startswith("otpu-serve: warning: listening on 0.0.0.0 without an API key")
 
 
@@ -152,14 +155,14 @@ def test_keys_of_file_and_flag_are_asked_for_and_no_warning_is_given(checkpoint:
         statuses = [httpx.get(f"{url}/v1/models", headers={"x-api-key": key}).status_code for key in ("alpha", "gamma")]
         assert [*statuses, httpx.get(f"{url}/v1/models").status_code] == [200, 200, 401]
         process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=DEADLINE_S)[1] == ""
+        assert process.communicate(timeout=WAIT_S)[1] == ""
 
 
 def test_grace_is_as_long_as_it_was_set(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "endless")
     body = {"messages": [{"role": "user", "content": "go"}], "stream": True}
     with (
-        started(checkpoint, "--grace", "0", "--allow-host", "proxy.example") as (process, url),
+        started(checkpoint, "--cap", "100000", "--grace", "0", "--allow-host", "proxy.example") as (process, url),
         httpx.stream("POST", url + CHAT, json=body, headers={"Host": "proxy.example"}) as stream,
     ):
         pieces = stream.iter_text()
@@ -167,7 +170,7 @@ def test_grace_is_as_long_as_it_was_set(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         received += "".join(pieces)
         assert "the server stopped before the reply was complete" in received
-        process.communicate(timeout=DEADLINE_S)
+        process.communicate(timeout=WAIT_S)
         assert process.returncode == 0
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from live_server import Served, null_state, serving
 from npuserve.server.keys import KeyRing
+from patience import WAIT_S
 from request_grammar import FuzzRequest, RequestGrammar
 
 NUM_CLIENTS = 8
-PATIENCE_S = 20.0
 # What a client may be told; 503 only by a full queue or an /abort_request.
 STATUSES = {200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 431, 503}
 HEALTHY = {"messages": [{"role": "user", "content": "the healthy one"}], "stream": True, "max_tokens": 60}
@@ -37,7 +37,7 @@ async def exchange(port: int, request: FuzzRequest) -> bytes | None:
             return None
         if request.ends:
             writer.write_eof()
-        return await asyncio.wait_for(_reply(reader, is_head=request.is_head), PATIENCE_S)
+        return await asyncio.wait_for(_reply(reader, is_head=request.is_head), WAIT_S)
     finally:
         writer.close()
 
@@ -121,7 +121,7 @@ def run(served: Served, caplog: pytest.LogCaptureFixture, seed: int, num_request
     num_replies, num_healthy = asyncio.run(fuzz(served.port, seed, num_requests))
     assert num_replies > num_requests * 0.8
     assert num_healthy >= 2
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + WAIT_S
     while (stats := served.state.engine.stats()).num_running or stats.num_queued or len(served.state.live.find("")):
         assert time.monotonic() < deadline_s, "requests are left over"
         time.sleep(0.01)

@@ -137,7 +137,7 @@ def test_live_rid_is_taken_and_aborting_it_frees_it() -> None:
     body = {"text": "go", "rid": "mine", "stream": True, "sampling_params": {"max_new_tokens": 90_000}}
     with serving(state) as served:
         for _ in range(2):
-            with httpx.stream("POST", f"{served.url}/generate", json=body, timeout=20) as stream:
+            with httpx.stream("POST", f"{served.url}/generate", json=body) as stream:
                 lines = (line for line in stream.iter_lines() if line)
                 assert '"id":"mine"' in next(lines)
                 again = httpx.post(f"{served.url}/generate", json=body)

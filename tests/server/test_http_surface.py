@@ -12,6 +12,7 @@ import pytest
 from live_server import Script, Served, null_state, serving
 from npuserve.server import sse
 from npuserve.server.app import ROUTES
+from patience import WAIT_S
 
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
@@ -138,7 +139,7 @@ def test_foreign_host_is_refused_on_loopback(http: httpx.Client, host: str, stat
 def test_connection_is_kept_for_the_next_request(served: Served) -> None:
     body = json.dumps({**HELLO, "stream": True}).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=WAIT_S) as connection:
         for _ in range(3):
             connection.sendall(head + body)
             received = b""
@@ -179,7 +180,7 @@ def test_long_silence_is_filled_with_comments(monkeypatch: pytest.MonkeyPatch) -
     gate = threading.Event()
 
     def script(history: tuple[int, ...]) -> int:
-        assert gate.wait(10)
+        assert gate.wait(WAIT_S)
         return 2
 
     with (

@@ -8,23 +8,28 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
+from brake import Brake
 from live_server import Script, Served, null_state, serving
 from npuserve.engine.settings import EngineSettings
-
-DEADLINE_S = 10.0
+from patience import WAIT_S
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
+def brake() -> Brake:
+    return Brake()
+
+
+@pytest.fixture
+def served(brake: Brake) -> Iterator[Served]:
     settings = EngineSettings(num_slots=2, max_queue=1)
     script = Script({"": "for ever "}, endless=True)
-    state = null_state(script, settings=settings, step_delay_s=0.002, context_length=100_000)
+    state = null_state(script, settings=settings, step_delay_s=0.002, context_length=100_000, brake=brake)
     with serving(state) as served:
         yield served
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > deadline_s:
             return False
@@ -40,7 +45,7 @@ def idle(served: Served) -> bool:
 def send(served: Served, *, stream: bool, content: str = "go") -> socket.socket:
     """A connection on which a chat request was sent."""
     body = json.dumps({"messages": [{"role": "user", "content": content}], "stream": stream}).encode()
-    connection = socket.create_connection(("127.0.0.1", served.port), timeout=DEADLINE_S)
+    connection = socket.create_connection(("127.0.0.1", served.port), timeout=WAIT_S)
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection
@@ -77,12 +82,16 @@ def test_client_that_leaves_the_queue_gives_up_its_place(served: Served) -> None
         assert served.state.engine.stats().num_running == 2
 
 
-def test_client_that_leaves_during_prefill_frees_its_slot(served: Served) -> None:
+def test_client_that_leaves_during_prefill_frees_its_slot(served: Served, brake: Brake) -> None:
+    brake.halt_after(3)
     with send(served, stream=True, content="word " * 5000) as connection:
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-        assert eventually(lambda: served.state.engine.stats().num_running == 1)
-        assert served.state.engine.stats().num_tokens_out == 0
+        brake.wait_until_halted()
+        assert served.state.engine.stats().num_running == 1
+    assert eventually(lambda: served.state.router.num_open == 0)
+    brake.release()
     assert eventually(lambda: idle(served))
+    assert served.state.engine.stats().num_tokens_out == 0
 
 
 def test_others_go_on_when_one_leaves(served: Served) -> None:

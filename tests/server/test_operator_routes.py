@@ -18,6 +18,7 @@ from npuserve.kvstore.settings import KvSettings
 from npuserve.kvstore.store import ContextStore
 from npuserve.server.keys import KeyRing
 from npuserve.server.state import HttpSettings
+from patience import WAIT_S
 
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
@@ -33,10 +34,13 @@ def served() -> Iterator[Served]:
 
 @contextmanager
 def endless_stream(served: Served, **headers: str) -> Iterator[tuple[str, Iterator[str]]]:
-    """A stream that runs inside the block: its id and the lines that follow the first."""
-    with httpx.stream("POST", served.url + CHAT, json=ENDLESS, headers=headers, timeout=20) as stream:
+    """A stream that runs inside the block and has said something: its id and the lines that follow."""
+    with httpx.stream("POST", served.url + CHAT, json=ENDLESS, headers=headers) as stream:
         lines = (line for line in stream.iter_lines() if line)
-        yield json.loads(next(lines).removeprefix("data: "))["id"], lines
+        name = json.loads(next(lines).removeprefix("data: "))["id"]
+        while "for" not in next(lines):
+            pass
+        yield name, lines
 
 
 def test_stats_tell_what_runs(served: Served) -> None:
@@ -112,10 +116,10 @@ def test_flush_is_refused_while_a_request_runs_and_waits_when_told_to(served: Se
             refused = httpx.post(f"{served.url}/flush_cache{query}")
             assert (refused.status_code, refused.json()["error"]["code"]) == (400, "server_busy")
         waiting: list[httpx.Response] = []
-        thread = threading.Thread(target=lambda: waiting.append(httpx.post(f"{served.url}/flush_cache?timeout=20")))
+        thread = threading.Thread(target=lambda: waiting.append(httpx.post(f"{served.url}/flush_cache?timeout=100")))
         thread.start()
         httpx.post(f"{served.url}/abort_request", json={"rid": name})
-        thread.join(20)
+        thread.join(WAIT_S)
     assert waiting[0].status_code == 200
 
 
@@ -157,7 +161,7 @@ def test_nobody_aborts_what_another_key_asked_for() -> None:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > deadline_s:
             return False
@@ -174,7 +178,7 @@ def test_request_is_ended_at_its_deadline(stream: bool) -> None:
         http=HttpSettings(request_timeout_s=0.2),
     )
     with serving(state) as served:
-        reply = httpx.post(served.url + CHAT, json={**ENDLESS, "stream": stream}, timeout=20)
+        reply = httpx.post(served.url + CHAT, json={**ENDLESS, "stream": stream})
         error = json.loads(reply.text.strip().rpartition("\n")[2].removeprefix("data: "))["error"]
         assert error["code"] == "request_timeout"
         assert reply.status_code == (200 if stream else 408)

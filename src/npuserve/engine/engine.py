@@ -151,10 +151,9 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A consistent picture of this moment."""
-        now_s = self._clock()
         store = self._contexts.stats()
         with self._wake:
-            return self._statistics.picture(self._scheduler, store, now_s)
+            return self._statistics.picture(self._scheduler, store, self._clock())
 
     def _run(self) -> None:
         """The thread: rounds until it is told to stop; a fault of our own fails everything rather than hang it."""

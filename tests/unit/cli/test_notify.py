@@ -1,5 +1,6 @@
 """What systemd is told."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -18,8 +19,9 @@ def test_the_state_goes_to_the_socket_that_the_unit_names(tmp_path: Path, monkey
 
 def test_an_abstract_socket_is_named_with_an_at_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unit:
-        unit.bind("\0npuserve-test-notify")
-        monkeypatch.setenv("NOTIFY_SOCKET", "@npuserve-test-notify")
+        name = f"npuserve-test-notify-{os.getpid()}"  # one for the whole machine
+        unit.bind(f"\0{name}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
         assert notify("READY=1")
         assert unit.recv(100) == b"READY=1"
 

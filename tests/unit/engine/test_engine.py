@@ -12,6 +12,7 @@ from npuserve.engine.engine import Engine
 from npuserve.engine.scheduler import Batch, Scheduler
 from npuserve.engine.settings import EngineSettings
 from npuserve.errors import ContextLengthError, DeviceUnavailableError, OverloadedError, RequestError
+from patience import WAIT_S
 
 
 class Mailbox:
@@ -43,7 +44,7 @@ class Mailbox:
             return next((e for e in self._events if e.request_id == request_id and e.finish is not None), None)
 
         with self._arrived:
-            event = self._arrived.wait_for(found, timeout=20)
+            event = self._arrived.wait_for(found, timeout=WAIT_S)
         assert event is not None, f"{request_id} did not end"
         return event
 
@@ -76,11 +77,11 @@ class Gate:
     def script(self, history: tuple[int, ...]) -> int:
         self._entered.release()
         if not self._is_open:
-            assert self._passes.acquire(timeout=20)
+            assert self._passes.acquire(timeout=WAIT_S)
         return len(history)
 
     def wait_until_entered(self) -> None:
-        assert self._entered.acquire(timeout=20)
+        assert self._entered.acquire(timeout=WAIT_S)
 
     def open(self) -> None:
         self._is_open = True
@@ -343,7 +344,7 @@ def test_stop_lets_running_requests_end_within_the_grace() -> None:
         with pytest.raises(OverloadedError, match="stopping"):
             engine.submit(greedy("c", 1))
         gate.open()
-        stopping.join(20)
+        stopping.join(WAIT_S)
         assert [mailbox.final(name).finish for name in "ab"] == [FinishReason.LENGTH] * 2
 
 
@@ -359,7 +360,7 @@ def test_stop_without_grace_fails_what_is_alive() -> None:
     while engine.healthy:
         stopping.join(0.001)
     gate.open()
-    stopping.join(20)
+    stopping.join(WAIT_S)
     assert [mailbox.final(name).finish for name in "ab"] == [FinishReason.FAILED] * 2
     assert engine.stop()
 

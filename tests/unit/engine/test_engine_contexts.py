@@ -3,7 +3,6 @@
 import random
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from npuserve.engine.contexts import StoredContexts
 from npuserve.engine.engine import Engine
 from npuserve.engine.settings import EngineSettings
 from npuserve.kvstore.settings import KvSettings
+from patience import WAIT_S, wait_until
 
 VOCAB = 500
 LENGTH = 640
@@ -102,7 +102,7 @@ def test_a_page_on_disk_is_used_up_to_where_a_prompt_differs_too(tmp_path: Path,
         engine.submit(greedy("a", prompt))
         engine.submit(greedy("b", tokens_of(2, 70)))
         replies.final("b")
-        assert store.drain(20)
+        assert store.drain(WAIT_S)
         place = 128 + num_same
         changed = greedy("c", [*prompt[:place], (prompt[place] + 1) % VOCAB, 5])
         engine.submit(changed)
@@ -183,7 +183,7 @@ def join_all(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
         assert not thread.is_alive()
 
 
@@ -274,7 +274,7 @@ def test_a_bad_page_on_disk_is_computed_again(
             assert replies.tokens(name) == expected(request)
             engine.submit(greedy(f"{name} displaced", tokens_of(2, 10)))
             replies.final(f"{name} displaced")
-            store.drain(20)
+            assert store.drain(WAIT_S)
     store.close()
     assert [replies.final(name).num_cached_tokens for name in "bc"] == [128, 256]
     assert path.exists()
@@ -289,7 +289,7 @@ def test_a_vanished_folder_does_not_stop_the_serving(tmp_path: Path) -> None:
             request = greedy(f"r{number}", prompt)
             engine.submit(request)
             assert replies.tokens(request.id) == expected(request)
-            store.drain(20)
+            assert store.drain(WAIT_S)
             shutil.rmtree(folder, ignore_errors=True)
     store.close()
 
@@ -311,14 +311,6 @@ def test_contexts_are_forgotten_everywhere_or_in_one_tier(
         engine.submit(greedy("b", prompt))
         assert (replies.final("b").num_cached_tokens, replies.final("b").cache_source) == (num_cached, source)
     store.close()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Poll for what no event tells."""
-    give_up_s = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.001)
 
 
 def sampled(request_id: str, prompt: list[int], seed: int) -> Request:

@@ -2,13 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from brake import Brake
 from engine_runs import Replies, greedy, running, store_for
 from npuserve.core import CacheSource, FinishReason, Request, Row, SamplingParams
 from npuserve.devices.base import StepResult
@@ -24,29 +26,29 @@ from npuserve.kvstore.page import Page
 from npuserve.kvstore.ram import RamStore
 from npuserve.kvstore.settings import KvSettings
 from npuserve.kvstore.store import ContextStore
+from patience import WAIT_S, wait_until
 
 PROMPT = [at * 11 % 500 for at in range(400)]
 LENGTH = 640
+DEVICE_S = 0.001  # what every step says that it took
 
 
 class Watched(NullDevice):
-    """Notes what it is asked to do, and fails saves and restores on demand."""
+    """Notes what it is asked to do, stands still before a step and fails saves and restores on demand."""
 
-    def __init__(self, *, recurrent: bool = False, num_slots: int = 2, step_delay_s: float = 0.0) -> None:
+    def __init__(self, *, recurrent: bool = False, num_slots: int = 2) -> None:
         super().__init__(
-            vocab_size=500,
-            num_slots=1 if recurrent else num_slots,
-            context_length=LENGTH,
-            recurrent=recurrent,
-            step_delay_s=step_delay_s,
+            vocab_size=500, num_slots=1 if recurrent else num_slots, context_length=LENGTH, recurrent=recurrent
         )
+        self.brake = Brake()
         self.log: list[tuple[str, list[int]]] = []
         self.save_error: Exception | None = None
         self.restore_error: Exception | None = None
 
     def step(self, rows: Sequence[Row]) -> StepResult:
+        self.brake.pass_by()
         self.log.append(("step", [row.slot for row in rows]))
-        return super().step(rows)
+        return replace(super().step(rows), device_s=DEVICE_S)
 
     def save(self, slot: int, page: int) -> NDArray[np.uint8]:
         self.log.append(("save", [slot]))
@@ -69,7 +71,7 @@ class GatedStore(RamStore):
         self.gate = threading.Event()
 
     def get(self, key: bytes) -> Page | None:
-        assert self.gate.wait(20)
+        assert self.gate.wait(WAIT_S)
         return super().get(key)
 
 
@@ -77,13 +79,6 @@ class GatedStore(RamStore):
 def no_computing_is_faster_than_restoring(monkeypatch: pytest.MonkeyPatch) -> None:
     """The null device computes so fast that it would hardly ever be worth it."""
     monkeypatch.setattr(StoredContexts, "note_prefill", lambda self, num_tokens, seconds: None)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    give_up_s = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.001)
 
 
 def gated(device: NullDevice) -> tuple[ContextStore, GatedStore]:
@@ -94,7 +89,7 @@ def gated(device: NullDevice) -> tuple[ContextStore, GatedStore]:
     with running(first, replies, store=store) as engine:
         engine.submit(greedy("first", PROMPT))
         replies.final("first")
-    assert store.drain(20)
+    assert store.drain(WAIT_S)
     return store, disk
 
 
@@ -137,10 +132,12 @@ def test_restoring_is_done_in_pieces_between_the_steps_of_others() -> None:
         replies.final("first")
         wait_until(lambda: store.stats().ram.entries == 9)
         engine.forget_contexts(CacheSource.SLOT)
+        device.brake.halt_after(10)
         engine.submit(greedy("stream", [1, 2, 3], 600))
-        replies.wait_for_tokens("stream", 10)
+        device.brake.wait_until_halted()
         device.log.clear()
         engine.submit(greedy("again", [*PROMPT, *PROMPT[:200]]))
+        device.brake.release()
         replies.final("again")
         engine.cancel("stream")
     assert replies.final("again").num_cached_tokens == 576
@@ -154,9 +151,11 @@ def test_restoring_is_done_in_pieces_between_the_steps_of_others() -> None:
 def test_a_long_prompt_stalls_a_stream_by_one_chunk_at_most(mixed: bool) -> None:
     device, replies, store = Watched(), Replies(), store_for(Watched())
     with running(device, replies, EngineSettings(mixed=mixed), store) as engine:
+        device.brake.halt_after(5)
         engine.submit(greedy("stream", [1, 2, 3], 500))
-        replies.wait_for_tokens("stream", 5)
+        device.brake.wait_until_halted()
         engine.submit(greedy("long", [*PROMPT, *PROMPT[:200]], 1))
+        device.brake.release()
         replies.final("long")
         engine.cancel("stream")
     steps = [slots for what, slots in device.log if what == "step"]
@@ -170,9 +169,11 @@ def test_a_long_prompt_stalls_a_stream_by_one_chunk_at_most(mixed: bool) -> None
 def test_in_turns_too_a_long_prompt_stalls_a_stream_by_one_chunk_at_most() -> None:
     device, replies, store = Watched(recurrent=True), Replies(), store_for(Watched(recurrent=True))
     with running(device, replies, EngineSettings(quantum=4), store) as engine:
+        device.brake.halt_after(5)
         engine.submit(greedy("stream", [1, 2, 3], 500))
-        replies.wait_for_tokens("stream", 5)
+        device.brake.wait_until_halted()
         engine.submit(greedy("long", [*PROMPT, *PROMPT[:200]], 1))
+        device.brake.release()
         assert replies.final("long").finish is FinishReason.LENGTH
         engine.cancel("stream")
     steps = [len(slots) for what, slots in device.log if what == "step"]
@@ -282,32 +283,39 @@ def test_wrong_books_are_told_loudly_and_all_contexts_dropped(
 
 
 def test_a_deadline_ends_queued_and_running_requests() -> None:
-    device, replies = Watched(num_slots=1, step_delay_s=0.005), Replies()
-    with running(device, replies, EngineSettings(num_slots=1)) as engine:
-        deadline_s = time.monotonic() + 0.1
+    device, replies, now_s = Watched(num_slots=1), Replies(), [1.0]
+    with running(device, replies, EngineSettings(num_slots=1), clock=lambda: now_s[0]) as engine:
+        device.brake.halt_after(3)
         sampling = SamplingParams(temperature=0.0, max_tokens=600)
         for name in ("running", "queued"):
-            engine.submit(Request(name, (1, 2), sampling, deadline_s=deadline_s))
+            engine.submit(Request(name, (1, 2), sampling, deadline_s=2.0))
+        device.brake.wait_until_halted()
+        now_s[0] = 2.0
+        device.brake.release()
         for name in ("running", "queued"):
             assert replies.final(name).finish is FinishReason.CANCELLED
             assert "deadline" in str(replies.final(name).error)
-        assert len(replies.of("running")) > 1
+        assert [len(event.token_ids) for event in replies.of("running")] == [1, 1, 1, 1, 0]
         assert len(replies.of("queued")) == 1
 
 
 def test_all_requests_are_cancelled_at_once() -> None:
-    device, replies = Watched(step_delay_s=0.002), Replies()
+    device, replies = Watched(), Replies()
     with running(device, replies) as engine:
+        device.brake.halt_after(0)
         for name in "abcd":
             engine.submit(greedy(name, [1, 2], 600))
+        device.brake.wait_until_halted()
         assert engine.cancel_all() == 4
+        device.brake.release()
         assert [replies.final(name).finish for name in "abcd"] == [FinishReason.CANCELLED] * 4
         assert engine.cancel_all() == 0
 
 
 def test_stats_tell_slots_rates_and_the_store() -> None:
-    device, replies, store = Watched(step_delay_s=0.002), Replies(), store_for(Watched())
-    with running(device, replies, store=store) as engine:
+    device, replies, store = Watched(), Replies(), store_for(Watched())
+    ticks = count(1)  # a clock that goes on whenever it is looked at, which is several times a step
+    with running(device, replies, store=store, clock=lambda: next(ticks) * DEVICE_S) as engine:
         engine.submit(greedy("a", PROMPT))
         replies.final("a")
         wait_until(lambda: store.stats().ram.entries == 6)
@@ -326,7 +334,7 @@ def test_a_device_that_hangs_shows_as_stalled() -> None:
     replies, gate = Replies(), threading.Event()
 
     def script(history: tuple[int, ...]) -> int:
-        gate.wait(20)
+        gate.wait(WAIT_S)
         return 1
 
     with running(NullDevice(script=script), replies) as engine:

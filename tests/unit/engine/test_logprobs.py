@@ -14,6 +14,7 @@ from npuserve.engine.logprobs import token_logprob
 from npuserve.engine.scheduler import Scheduler
 from npuserve.engine.sequence import Sequence
 from npuserve.engine.settings import EngineSettings
+from patience import WAIT_S
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4)
 
@@ -49,7 +50,7 @@ def run(device: NullDevice, request: Request, settings: EngineSettings | None = 
     engine = Engine(device, settings or EngineSettings(), deliver)
     engine.start()
     engine.submit(request)
-    assert ended.wait(20)
+    assert ended.wait(WAIT_S)
     engine.stop()
     return events
 
@@ -88,9 +89,9 @@ def prompt_entries(prompt: tuple[int, ...], chunk_size: int, *, warm: bool = Fal
     engine.start()
     if warm:
         engine.submit(Request("before", prompt, GREEDY))
-        assert ended.acquire(timeout=20)
+        assert ended.acquire(timeout=WAIT_S)
     engine.submit(Request("r", prompt, GREEDY, num_logprobs=1, prompt_logprobs=True))
-    assert ended.acquire(timeout=20)
+    assert ended.acquire(timeout=WAIT_S)
     engine.stop()
     own = [event for event in events if event.request_id == "r"]
     assert own[0].prompt_logprobs

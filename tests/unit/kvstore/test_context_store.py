@@ -15,6 +15,7 @@ from npuserve.kvstore import disk as disk_module
 from npuserve.kvstore.page import Page
 from npuserve.kvstore.settings import KvSettings
 from npuserve.kvstore.store import ContextStore, Match, open_context_store
+from patience import WAIT_S
 from saved_pages import PAGE_BYTES, pages_of
 
 RAM, DISK = CacheSource.RAM, CacheSource.DISK
@@ -50,7 +51,7 @@ def put_all(store: ContextStore, tokens: list[int] = TOKENS, salt: str = "") -> 
     pages = pages_of(tokens, store.chain(salt).parent(0, []))
     for page in pages:
         store.put(page)
-    assert store.drain(20)
+    assert store.drain(WAIT_S)
     return pages
 
 
@@ -67,7 +68,7 @@ def read_all(store: ContextStore, matches: list[Match]) -> list[Page | None]:
     keys, arrived = [match.key for match in matches], threading.Semaphore(0)
     reading = store.read(keys, arrived.release)
     while len(reading.ready) < len(keys):
-        assert arrived.acquire(timeout=20)
+        assert arrived.acquire(timeout=WAIT_S)
     return [reading.ready[key] for key in keys]
 
 
@@ -230,7 +231,7 @@ def test_a_bad_page_ends_what_can_be_read_and_is_forgotten(
     assert len(caplog.records) == 1
     # The pages behind it are found again once it has been computed again.
     store.put(pages[2])
-    assert store.drain(20)
+    assert store.drain(WAIT_S)
     assert matched(store, TOKENS) == [(DISK, 64)] * 5
 
 
