@@ -38,7 +38,7 @@ def endless_stream(served: Served, **headers: str) -> Iterator[tuple[str, Iterat
     with httpx.stream("POST", served.url + CHAT, json=ENDLESS, headers=headers) as stream:
         lines = (line for line in stream.iter_lines() if line)
         name = json.loads(next(lines).removeprefix("data: "))["id"]
-        while "for" not in next(lines):
+        while '"content":"f' not in next(lines):
             pass
         yield name, lines
 
