@@ -3,12 +3,12 @@
 import httpx
 import pytest
 from httpx import _config as httpx_config
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from patience import WAIT_S
 
-# How long an example takes says more about the machine's other work than about the code.
-settings.register_profile("npuserve", deadline=None)
+# How long an example takes, to make or to try, says more about the machine's other work than about the code.
+settings.register_profile("npuserve", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("npuserve")
 # So does how long a reply takes: httpx gives it 5 s unless it is told otherwise.
 vars(httpx_config.DEFAULT_TIMEOUT_CONFIG).update(vars(httpx.Timeout(WAIT_S)))

@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 from live_server import Script, Served, null_state, serving
 from npuserve.server.app import ROUTES
 from npuserve.server.openapi import description
+from patience import WAIT_S
 
 CHECKS = [
     not_a_server_error,
@@ -57,7 +58,7 @@ def test_server_does_what_the_description_says(served: Served, path: str, method
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     def check(case: Any) -> None:
-        case.call_and_validate(base_url=served.url, checks=CHECKS, timeout=20)
+        case.call_and_validate(base_url=served.url, checks=CHECKS, timeout=WAIT_S)
 
     try:
         check()
