@@ -4,11 +4,15 @@ A field carries its default, its help, its range and, where its part is not buil
 flags and help are made from that.
 """
 
+import re
 from collections.abc import Set
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from npuserve.errors import ConfigError
+
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class ServeSettings:
         unbuilt="the board backend, which this option is for,",
     )
     threads: int = _option(
-        0, _HARDWARE, "CPU threads of --backend isa; 0 is one per core", metavar="N", least=0, most=1024
+        0, _HARDWARE, "CPU threads of --backend isa; 0 is one per core", metavar="N", least=0, most=256
     )
 
     host: str = _option("127.0.0.1", _SERVER, "address to listen on", metavar="ADDR")
@@ -239,9 +243,23 @@ def check(settings: ServeSettings, given: Set[str]) -> None:
             raise ConfigError(f"{flag} is empty; give a value or leave it out")
         if setting.name in given and option.unbuilt and value not in option.works_with:
             raise ConfigError(f"{_shown(flag, value)}: {option.unbuilt} is not available in this version yet")
+    _check_names(settings)
     if (settings.tls_cert is None) != (settings.tls_key is None):
         given_flag, other = ("--tls-cert", "--tls-key") if settings.tls_key is None else ("--tls-key", "--tls-cert")
         raise ConfigError(f"{given_flag} needs {other} as well")
+
+
+def _check_names(settings: ServeSettings) -> None:
+    """What no request could ever meet is a mistake."""
+    name = settings.served_model_name
+    if name is not None and not name.isprintable():
+        raise ConfigError(f"--served-model-name {name!a} has characters that cannot be printed; leave them out")
+    for origin in settings.cors_origin or ():
+        if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(f"--cors-origin {origin!a} is no origin; give scheme://host or scheme://host:port, or *")
+    for host in settings.allow_host or ():
+        if not _HOST.fullmatch(host):
+            raise ConfigError(f"--allow-host {host!a} is no host name; give it without scheme, port and path")
 
 
 def _in_range(value: float, option: Option) -> bool:

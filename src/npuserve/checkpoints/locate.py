@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from npuserve.checkpoints.catalog import CatalogEntry, catalog, catalog_entry
 from npuserve.checkpoints.progress import Progress
 from npuserve.errors import CheckpointError
+from npuserve.home import cache_folder, expanded
 
 
 def find_checkpoint(model: str) -> Path | CatalogEntry:
@@ -16,8 +18,8 @@ def find_checkpoint(model: str) -> Path | CatalogEntry:
     user's cache. A folder that only happens to bear a short name and holds no checkpoint is passed over. Raises
     CheckpointError for a path or name that leads nowhere.
     """
-    path = Path(model).expanduser()
-    if path.exists() and (model not in catalog() or _is_checkpoint(path)):
+    path = expanded(model)
+    if _exists(path) and (model not in catalog() or _is_checkpoint(path)):
         return path
     if os.sep in model or model.endswith(".gguf"):
         raise CheckpointError(
@@ -47,13 +49,23 @@ def models_folders() -> Iterator[Path]:
     """The folders that hold checkpoints, in the order in which they are searched."""
     yield Path("models")
     if configured := os.environ.get("NPUSERVE_MODELS"):
-        yield Path(configured).expanduser()
-    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npuserve" / "models"
+        yield expanded(configured)
+    yield cache_folder() / "npuserve" / "models"
 
 
 def default_models_folder() -> Path:
     """Where a pull goes unless told otherwise: $NPUSERVE_MODELS, else the user's cache."""
-    return list(models_folders())[1]
+    return next(islice(models_folders(), 1, None))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be looked at: {error.strerror}; check the path") from error
+    return True
 
 
 def _is_checkpoint(path: Path) -> bool:

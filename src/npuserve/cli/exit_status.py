@@ -1,5 +1,7 @@
 """How a serve command ends: its errors as one line, its status as a number."""
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable
 
@@ -14,7 +16,9 @@ def exit_status(command: str, body: Callable[[], int | None]) -> int:
     What went wrong is told on standard error.
     """
     try:
-        return body() or 0
+        status = body() or 0
+        print(end="", flush=True)  # there may be no sys.stdout to flush
+        return status
     except ConfigError as error:
         tell(command, f"error: {error}")
         return 2
@@ -24,6 +28,26 @@ def exit_status(command: str, body: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         tell(command, "interrupted")
         return INTERRUPTED
+    except BrokenPipeError:  # nobody reads on
+        drop_output()
+        return 1
+    except OSError as error:
+        drop_output()
+        where = f"{error.filename}: " if error.filename else ""
+        tell(command, f"error: {where}{error.strerror or error}")
+        return 1
+    except MemoryError:
+        tell(
+            command,
+            "error: there is not enough memory; use a smaller model, a smaller --cap or fewer --slots",
+        )
+        return 1
+
+
+def drop_output() -> None:
+    """Give up standard output, so that what could not be written is not tried again at the end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
 
 
 def tell(command: str, text: str) -> None:

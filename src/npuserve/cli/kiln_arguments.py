@@ -12,6 +12,7 @@ from npuserve.cli.kiln_settings import COMMON_DEFAULTS, KilnSettings, common_set
 from npuserve.cli.option_values import converted, separated
 from npuserve.config import Option, ServeSettings, check, flag_of, option_of
 from npuserve.errors import ConfigError
+from npuserve.home import expanded
 
 _DESCRIPTION = "Serve a Rockchip NPU's language and vision models over an OpenAI-compatible HTTP API."
 _EPILOG = """\
@@ -71,7 +72,7 @@ def check_own(settings: KilnSettings) -> None:
 def _config_path(flag: str | None, environment: Mapping[str, str]) -> tuple[Path, bool]:
     """A file that was asked for must be there; the default one need not."""
     chosen = flag or environment.get("KILN_CONFIG")
-    return (Path(chosen).expanduser(), True) if chosen else (DEFAULT_PATH, False)
+    return (expanded(chosen), True) if chosen else (DEFAULT_PATH, False)
 
 
 def _values(

@@ -15,6 +15,7 @@ from npuserve.cli.kiln_models import discover
 from npuserve.cli.kiln_settings import KilnSettings
 from npuserve.drivers.rkllm_layout import find_layout, find_library, read_only_data
 from npuserve.errors import NpuserveError
+from npuserve.home import expanded
 from npuserve.server.listening import listen
 from npuserve.vision.packages import PACKAGES
 
@@ -110,7 +111,7 @@ def _rkllm(settings: KilnSettings) -> str:
 
 
 def _tokenizer(settings: KilnSettings, model: Path) -> Finding:
-    chosen = Path(settings.tokenizer).expanduser() if settings.tokenizer else model.parent
+    chosen = expanded(settings.tokenizer) if settings.tokenizer else model.parent
     file = chosen / TOKENIZER_FILE if chosen.is_dir() else chosen
     if file.is_file():
         return Finding(Verdict.PASS, "tokenizer", str(file))
@@ -145,7 +146,7 @@ def _vision(settings: KilnSettings, model: Path, root: Path) -> Iterator[Finding
             told = version[1].decode("ascii", "replace") if version else "of unknown version"
             text = f"{library} {told}; a .rknn must be made by the same toolkit version"
             yield Finding(Verdict.PASS, "librknnrt", text)
-    labels = Path(settings.labels).expanduser()
+    labels = expanded(settings.labels)
     if labels.is_file():
         yield Finding(Verdict.PASS, "labels", str(labels))
     else:

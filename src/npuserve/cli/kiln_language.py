@@ -17,6 +17,7 @@ from npuserve.engine.engine import Engine
 from npuserve.engine.runtime_engine import RuntimeEngine
 from npuserve.engine.settings import EngineSettings
 from npuserve.errors import ConfigError
+from npuserve.home import expanded
 from npuserve.server.event_router import EventRouter
 from npuserve.server.kiln_routes import routes_without_tokenizer
 from npuserve.server.runtime_model import RuntimeModelFacts, runtime_model
@@ -114,7 +115,7 @@ def _facts(settings: KilnSettings, path: Path) -> RuntimeModelFacts:
 def find_tokenizer(settings: KilnSettings, path: Path) -> TokenizerFolder | None:
     """The configured tokenizer, else the one beside the model. Raises CheckpointError when a file is missing."""
     if settings.tokenizer is not None:
-        chosen = Path(settings.tokenizer).expanduser()
+        chosen = expanded(settings.tokenizer)
         return TokenizerFolder(chosen if chosen.is_dir() else chosen.parent)
     return TokenizerFolder(path.parent) if (path.parent / TOKENIZER_FILE).is_file() else None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from npuserve.cli.kiln_ini import DEFAULT_PATH
 from npuserve.config import Option, ServeSettings, option_of
+from npuserve.home import expanded
 from npuserve.vision.detector_names import DETECTORS
 
 # Options of otpu-serve that mean nothing on a board, or are spelled otherwise there.
@@ -90,13 +91,13 @@ class KilnSettings:
     def llm_path(self) -> Path | None:
         """The language model that is asked for, None for none."""
         chosen = self.llm_model or self.model
-        return Path(chosen).expanduser() if chosen else None
+        return expanded(chosen) if chosen else None
 
     @property
     def vision_path(self) -> Path | None:
         """The vision model that is asked for, None for none."""
         chosen = self.server_vision_model or self.vision_model
-        return Path(chosen).expanduser() if chosen else None
+        return expanded(chosen) if chosen else None
 
 
 def own_settings() -> "list[Field[Any]]":

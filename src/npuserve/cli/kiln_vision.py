@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from npuserve.cli.kiln_settings import KilnSettings
+from npuserve.home import expanded
 from npuserve.server.vision_service import VisionService
 from npuserve.vision.loading import VisionSettings, load_vision, parse_channels, parse_size
 
@@ -17,7 +18,7 @@ def load_vision_service(settings: KilnSettings, path: Path) -> VisionService:
     wanted = VisionSettings(
         task=settings.task,
         detector=settings.detector,
-        labels=Path(settings.labels).expanduser(),
+        labels=expanded(settings.labels),
         labels_must_exist=settings.labels != _DEFAULT_LABELS,
         core_mask=settings.core_mask,
         priority=settings.priority,

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from npuserve.cli.chosen_formats import chosen_formats
+from npuserve.cli.exit_status import exit_status
 from npuserve.config import Option, ServeSettings, option_of
 from npuserve.core import Row, SamplingParams
 from npuserve.errors import ConfigError, NpuserveError
@@ -40,6 +41,10 @@ class Figure:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table, and JSON with --json; returns the exit status."""
+    return exit_status("otpu-bench", lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         figures = _measure(options)
@@ -88,9 +93,16 @@ def _parser() -> argparse.ArgumentParser:
 def _measure(options: argparse.Namespace) -> list[Figure]:
     if min(options.prompt, options.steps, options.context) < 1 or options.threads < 0:
         raise ConfigError("--prompt, --steps and --context must be at least 1, --threads at least 0")
+    if options.threads > (most := option("threads").most or 0):
+        raise ConfigError(f"--threads {options.threads} is out of range; it must be {most:g} at most")
     formats = chosen_formats(options.model, options.wformat, options.head_format, os.environ)
     with opened_device(options.model, options.threads, max(ROW_COUNTS), _capacity(options), formats) as device:
         limit = min(device.capabilities.max_rows, device.capabilities.num_slots)
+        if (wanted := _capacity(options)) > (most := device.capabilities.context_length):
+            raise ConfigError(
+                f"--prompt {options.prompt}, or --context {options.context} and --steps {options.steps}, need a context"
+                f" of {wanted} tokens; the model's has {most}"
+            )
         figures = [prefill(device, options.prompt)]
         for rows in ROW_COUNTS:
             if rows <= limit:

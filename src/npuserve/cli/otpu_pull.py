@@ -8,13 +8,19 @@ from pathlib import Path
 from npuserve.checkpoints.catalog import catalog, catalog_entry
 from npuserve.checkpoints.locate import default_models_folder, find_checkpoint
 from npuserve.checkpoints.progress import Progress
+from npuserve.cli.exit_status import exit_status
 from npuserve.errors import NpuserveError
+from npuserve.home import expanded
 
 _INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the checkpoint's folder; returns the exit status: 0, 1 for an error, 130 for an interrupt."""
+    return exit_status("otpu-pull", lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.list:
@@ -23,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.name is None:
         parser.error("give a short name, or --list to see them")
     try:
-        print(_pull(options.name, options.dir))
+        print(_pull(options.name, None if options.dir is None else expanded(options.dir)))
     except NpuserveError as error:
         print(f"otpu-pull: {error}", file=sys.stderr)
         return 1
@@ -42,6 +48,12 @@ def _pull(name: str, folder: Path | None) -> Path:
     return pull(entry, folder or default_models_folder(), Progress())
 
 
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give a folder, . for this one")
+    return Path(text)
+
+
 def _print_list() -> None:
     for name, entry in sorted(catalog().items()):
         found = find_checkpoint(name)
@@ -54,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", nargs="?", metavar="NAME", help="short name of the model")
     parser.add_argument(
         "--dir",
-        type=Path,
+        type=_folder,
         metavar="DIR",
         help="models folder to put it into (default: $NPUSERVE_MODELS, else npuserve/models in the user's cache)",
     )

@@ -1,14 +1,13 @@
 """What both serve commands do round a loaded model: keys, TLS, the listening address, logging, the run."""
 
-import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
-from npuserve.cli.exit_status import tell
+from npuserve.cli.exit_status import drop_output, tell
 from npuserve.cli.notify import notify
 from npuserve.config import ServeSettings
+from npuserve.home import expanded
 from npuserve.server.keys import KeyRing, check_keys, read_key_file
 from npuserve.server.listening import is_loopback, loopback_names
 from npuserve.server.state import HttpSettings, ServerState
@@ -19,7 +18,7 @@ def key_ring(settings: ServeSettings) -> KeyRing:
     """The keys of the flags (or the environment) and of the file. Raises ConfigError."""
     keys = list(settings.api_key or ())
     if settings.api_key_file is not None:
-        keys += read_key_file(Path(settings.api_key_file).expanduser())
+        keys += read_key_file(expanded(settings.api_key_file))
     check_keys(keys)
     return KeyRing(keys, share_cache=settings.share_cache)
 
@@ -28,14 +27,14 @@ def tls_files(settings: ServeSettings) -> TlsFiles | None:
     """Certificate and key, None for plain HTTP. Raises ConfigError."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
-    tls = TlsFiles(Path(settings.tls_cert).expanduser(), Path(settings.tls_key).expanduser())
+    tls = TlsFiles(expanded(settings.tls_cert), expanded(settings.tls_key))
     tls.check()
     return tls
 
 
 def http_settings(settings: ServeSettings) -> HttpSettings:
     return HttpSettings(
-        cors_origins=frozenset(settings.cors_origin or ()),
+        cors_origins=frozenset(origin.lower() for origin in settings.cors_origin or ()),
         request_timeout_s=settings.request_timeout,
         grace_s=settings.grace,
         vllm_metrics=settings.metrics_names == "vllm",
@@ -75,6 +74,8 @@ def serve(
 
 
 def _listening(url: str, on_listening: Callable[[str], None]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody reads the banner any more
+    try:
         on_listening(url)
+    except OSError:  # nobody reads the banner, or there is no room for it
+        drop_output()
     notify(f"READY=1\nSTATUS=listening on {url}")

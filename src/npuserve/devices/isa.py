@@ -8,6 +8,7 @@ from pathlib import Path
 
 from npuserve.checkpoints.checkpoint import Checkpoint
 from npuserve.devices.otpu import OtpuDevice
+from npuserve.home import cache_folder as user_cache
 from npuserve.isa.machine import WIDE, MachineConfig
 from npuserve.models.facts import ModelFacts
 from npuserve.models.registry import model_facts
@@ -38,8 +39,7 @@ def cache_folder() -> Path:
     """Where images are kept: $NPUSERVE_CACHE, else npuserve/images in the user's cache folder."""
     if chosen := os.environ.get("NPUSERVE_CACHE"):
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "npuserve" / "images"
+    return user_cache() / "npuserve" / "images"
 
 
 def open_isa_device(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from npuserve.core import PAGE_TOKENS, CacheSource
 from npuserve.errors import PageStoreError
+from npuserve.home import expanded
 from npuserve.kvstore.disk import DiskStore
 from npuserve.kvstore.disk_workers import DiskReader, DiskWriter, Reading
 from npuserve.kvstore.keys import KeyChain, root_key
@@ -278,7 +279,7 @@ def open_context_store(settings: KvSettings, model: str, page_format: str, page_
     disk = None
     if settings.disk_bytes:
         try:
-            disk = DiskStore(settings.folder.expanduser(), f"{model} {page_format}", page_bytes)
+            disk = DiskStore(expanded(settings.folder), f"{model} {page_format}", page_bytes)
             return ContextStore(settings, model, page_format, disk)
         except PageStoreError as error:
             _log.warning("contexts are not saved to disk: %s", error)

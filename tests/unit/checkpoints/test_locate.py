@@ -1,6 +1,7 @@
 """Which files a model's name stands for."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from npuserve.checkpoints import download
 from npuserve.checkpoints.catalog import CatalogEntry, catalog, catalog_entry, entry_of_checkpoint
 from npuserve.checkpoints.locate import default_models_folder, ensure_checkpoint, find_checkpoint
 from npuserve.checkpoints.progress import Progress
-from npuserve.errors import CheckpointError
+from npuserve.errors import CheckpointError, ConfigError
 
 SEED_NAMES = (
     *("qwen3", "lfm2", "qwen35", "lfm2-2.6b", "smollm3", "phi4-mini", "qwen35-2b", "qwen35-4b", "gemma4"),
@@ -86,6 +87,30 @@ def test_a_path_wins_over_a_name(folders: Path) -> None:
 def test_a_folder_without_a_checkpoint_does_not_hide_a_short_name(folders: Path) -> None:
     (folders / "here" / "qwen3").mkdir()
     assert find_checkpoint("qwen3") is catalog()["qwen3"]
+
+
+@pytest.mark.parametrize("model", ["x" * 400, "x" * 400 + ".gguf", "/tmp/" + "x" * 400])
+def test_path_that_the_system_does_not_take_is_told(folders: Path, model: str) -> None:
+    with pytest.raises(CheckpointError, match="File name too long"):
+        find_checkpoint(model)
+
+
+def test_home_of_nobody_is_told(folders: Path) -> None:
+    with pytest.raises(ConfigError, match=r"~no-such-user/x: that home folder is not known"):
+        find_checkpoint("~no-such-user/x")
+
+
+def test_home_is_only_needed_where_nothing_else_is_set(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> NoReturn:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.setenv("NPUSERVE_MODELS", str(folders))
+    assert default_models_folder() == folders
+    monkeypatch.delenv("NPUSERVE_MODELS")
+    with pytest.raises(ConfigError, match="set HOME or XDG_CACHE_HOME"):
+        default_models_folder()
 
 
 def test_home_is_expanded(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,15 @@ def test_flags_become_settings() -> None:
         (["--backend", "gpu"], "--backend gpu is not one of isa, board, board-sim"),
         (["--wformat", "int9"], "--wformat int9 is not one of auto, int8, fp4, int4, nvfp4, mix"),
         (["--log-level", "loud"], "--log-level loud is not one of"),
+        (["--threads", "257"], "--threads 257 is out of range; it must be from 0 to 256"),
+        (["--cors-origin", "chat.example"], "--cors-origin 'chat.example' is no origin; give scheme://host"),
+        (["--cors-origin", "https://chat.example/"], "--cors-origin 'https://chat.example/' is no origin"),
+        (["--cors-origin", "*,https://a\r\nb: c"], "--cors-origin 'https://a\\r\\nb: c' is no origin"),
+        (["--allow-host", "https://proxy.example"], "--allow-host 'https://proxy.example' is no host name"),
+        (["--allow-host", "proxy.example:8080"], "--allow-host 'proxy.example:8080' is no host name"),
+        (["--served-model-name", "a\x1b[2J"], "--served-model-name 'a\\x1b[2J' has characters that cannot be printed"),
+        (["--served-model-name", "a\udcff"], "--served-model-name 'a\\udcff' has characters that cannot be printed"),
+        (["--api-key-file", "~no-such-user/keys"], "~no-such-user/keys: that home folder is not known"),
         (["--model", ""], "--model is empty"),
         (["--no-such"], "unrecognized arguments: --no-such; see otpu-serve --help"),
         (["--port"], "argument --port: expected one argument"),
@@ -87,6 +96,20 @@ def test_wrong_value_is_one_line_with_value_and_range(
     told = capsys.readouterr().err
     assert told.startswith(f"otpu-serve: error: {message}")
     assert told.count("\n") == 1
+
+
+def test_origins_and_hosts_in_their_forms_are_taken() -> None:
+    origins = (
+        "https://chat.example",
+        "http://localhost:3000",
+        "http://[::1]:80",
+        "chrome-extension://abc",
+        "null",
+        "*",
+    )
+    settings = parse_arguments(["--cors-origin", ",".join(origins), "--allow-host", "proxy.example,10.0.0.1,::1"], {})
+    assert settings.cors_origin == origins
+    assert settings.allow_host == ("proxy.example", "10.0.0.1", "::1")
 
 
 @pytest.mark.parametrize(
