@@ -237,6 +237,11 @@ class KvLayout:
         return self.state + self.state_bytes if self.geometry.facts.owns_cache else 0
 
 
+def slots_of(num_slots: int, context_length: int) -> str:
+    """`1 slot of 2048`, `8 slots of 2048`."""
+    return f"{num_slots} slot{'' if num_slots == 1 else 's'} of {context_length}"
+
+
 @dataclass(frozen=True)
 class DramLayout:
     """The whole map for a model, a number of slots and the most rows a step may have."""
@@ -249,12 +254,16 @@ class DramLayout:
         if len(self.kinds) > MAX_KINDS:
             raise ProgramError(f"the layers are of {len(self.kinds)} kinds; programs have {MAX_KINDS} at most")
         if self.size > ADDRESS_SPACE:
-            slots = "1 slot" if self.num_slots == 1 else f"{self.num_slots} slots"
             raise ProgramError(
-                f"{self.image_bytes / (1 << 30):.2f} GiB of weights and {slots} of"
-                f" {self.geometry.capacity} tokens need {self.size / (1 << 30):.2f} GiB, but the card addresses 4; use"
-                " fewer --slots, a smaller --cap or a --wformat with fewer bits"
+                f"{self.image_bytes / (1 << 30):.2f} GiB of weights and {self.contexts} tokens need"
+                f" {self.size / (1 << 30):.2f} GiB, but the card addresses 4; use fewer --slots, a"
+                " smaller --cap or a --wformat with fewer bits"
             )
+
+    @property
+    def contexts(self) -> str:
+        """Slots and their length, as messages say it."""
+        return slots_of(self.num_slots, self.geometry.capacity)
 
     @cached_property
     def kinds(self) -> tuple[LayerLayout, ...]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from npuserve.errors import ProgramError
-from npuserve.program.dram import ADDRESS_SPACE, DramLayout
+from npuserve.program.dram import ADDRESS_SPACE, DramLayout, slots_of
 from npuserve.program.geometry import ATTENTION_BLOCK, Geometry
 
 _GIB = 1 << 30
@@ -42,8 +42,7 @@ def shortfall(dram: DramLayout, num_slots: int, context_length: int) -> str | No
     capacity = dram.geometry.capacity
     if dram.num_slots >= num_slots and capacity >= context_length:
         return None
-    found = f"1 slot of {capacity}" if dram.num_slots == 1 else f"{dram.num_slots} slots of {capacity}"
     return (
-        f"{num_slots} slots of {context_length} tokens do not fit in the card's {ADDRESS_SPACE // _GIB} GiB beside"
-        f" {dram.image_bytes / _GIB:.2f} GiB of weights; serving {found}"
+        f"there is no room for {slots_of(num_slots, context_length)} tokens in the card's {ADDRESS_SPACE // _GIB} GiB"
+        f" beside {dram.image_bytes / _GIB:.2f} GiB of weights; serving {dram.contexts}"
     )

@@ -19,8 +19,8 @@ from npuserve.quant import int8
 
 Pieces = Iterator[tuple[int, NDArray[np.generic]]]
 """Contents of card memory with their addresses."""
-HEAD_ROWS_AT_ONCE = 4096
-INPUT_ROWS_AT_ONCE = 1024
+HEAD_ROWS_AT_ONCE = 256
+INPUT_ROWS_AT_ONCE = 64
 ELEMENTS_AT_ONCE = 1 << 19
 DERIVED = r".*rotary_emb\.inv_freq|rope_freqs\.weight|rope_factors_(long|short)\.weight"
 """Tensors whose values follow from the configuration."""

@@ -19,8 +19,8 @@ def test_slots_that_do_not_fit_the_card_are_told_and_the_rest_is_served(
     tiny_tokenizer().save(str(folder / "tokenizer.json"))
     settings = ServeSettings(model=str(folder), slots=1000, cap=1 << 17)
     device = open_isa(settings, open_checkpoint(folder))
-    told = [line for line in capsys.readouterr().err.splitlines() if "do not fit" in line]
+    told = [line for line in capsys.readouterr().err.splitlines() if "no room" in line]
     assert len(told) == 1
-    assert told[0].startswith("otpu-serve: 1000 slots of 131072 tokens do not fit")
+    assert told[0].startswith("otpu-serve: there is no room for 1000 slots of 131072 tokens")
     assert told[0].endswith(f"serving {device.capabilities.num_slots} slots of 131072")
     device.close()

@@ -47,7 +47,7 @@ def test_slots_are_as_many_as_fit() -> None:
         DramLayout(geometry(8192), dram.num_slots + 1, 64)
     line = shortfall(dram, 64, 8192)
     assert line is not None
-    assert line.startswith("64 slots of 8192 tokens do not fit in the card's 4 GiB beside 0.0")
+    assert line.startswith("there is no room for 64 slots of 8192 tokens in the card's 4 GiB beside 0.0")
     assert line.endswith(f"serving {dram.num_slots} slots of 8192")
 
 
