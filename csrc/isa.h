@@ -55,6 +55,7 @@ enum Flag : uint8_t {
   kHaltChain = 1,
   kRldRaw = 1,
   kRldMul = 2,
+  kDstepZero = 1,
   kMmUnit = 1,
   kMmAcc = 2,
   kMmRmax = 4,
@@ -75,6 +76,8 @@ enum Flag : uint8_t {
 constexpr int kWordsPerInstruction = 8;
 constexpr int kMaxLoopDepth = 4;
 constexpr int kOuterMaxColumns = 256;
+constexpr uint32_t kDeltaMaxRows = 256;
+constexpr uint32_t kDeltaMaxColumns = 256;
 // A row that is streamed more than once (M > MCOLS) must fit the MXU's chunk FIFO.
 constexpr uint32_t kChunkFifo = 1024;
 

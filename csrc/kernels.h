@@ -26,6 +26,18 @@ struct OuterJob {
   int64_t rows, cols, drs, brs, decay_step;
 };
 
+// One head's step of the gated delta rule on some rows of its state [rows][cols], in place; a row depends on nothing
+// but its own v: d = (v[r] - (state[r] . k) decay) beta, state[r] = state[r] decay + d k, out[r] = state[r] . q.
+struct DeltaJob {
+  uint32_t* state;
+  const uint32_t* qk;  // q[cols], k[cols]
+  const uint32_t* v;
+  uint32_t decay, beta;
+  uint32_t* out;
+  int64_t rows, cols;  // cols a multiple of 64 up to 256
+  bool zero;           // the state is taken as +0, not read
+};
+
 // Rows of num_blocks * depth words to int8; strides in elements. column_scale and row_scale may be null.
 struct QuantizeJob {
   const uint32_t* src;
@@ -96,6 +108,7 @@ struct Kernels {
   // Indexed by function and by whether B is one word per row; null where a function is not a plain VOP.
   VopKernel vop[21][2];
   void (*outer)(const OuterJob&);
+  void (*delta)(const DeltaJob&);
   void (*quantize)(const QuantizeJob&);
   void (*pack)(const PackJob&);
   // int8: columns, rounded up to the packing's step, after which the last block of every row is zero.

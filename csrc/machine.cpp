@@ -108,18 +108,19 @@ uint64_t Machine::run(const std::array<uint32_t, 8>& arguments, uint64_t max_ins
   arguments_ = arguments;
   start_program(arguments);
   retired_ = 0;
+  limit_ = max_instructions;
   ++run_number_;
   fault_place_ = {};
   if (profiling_) {
-    run_loop<true>(max_instructions);
+    run_loop<true>();
   } else {
-    run_loop<false>(max_instructions);
+    run_loop<false>();
   }
   return retired_;
 }
 
 template <bool kProfile>
-void Machine::run_loop(uint64_t max_instructions) {
+void Machine::run_loop() {
   uint64_t pc = 0;
   try {
     for (;;) {
@@ -129,12 +130,13 @@ void Machine::run_loop(uint64_t max_instructions) {
       if (pc >= program->instructions.size()) {
         fault("the program ends after %zu instructions without HALT", program->instructions.size());
       }
-      if (retired_ >= max_instructions) {
-        fault("the limit of %llu instructions is reached", static_cast<unsigned long long>(max_instructions));
+      if (retired_ >= limit_) {
+        fault("the limit of %llu instructions is reached", static_cast<unsigned long long>(limit_));
       }
       Instruction& in = program->instructions[pc];
       pc_ = pc + 1;
       const uint64_t start = kProfile ? ticks() : 0;
+      const uint64_t retired = retired_;
       ProfileEntry* entry = nullptr;
       if (kProfile) {
         const uint32_t function = in.word[6] >> 16 & 0xff;
@@ -143,7 +145,7 @@ void Machine::run_loop(uint64_t max_instructions) {
       const bool running = execute(in);
       ++retired_;
       if (kProfile) {
-        ++entry->count;
+        entry->count += retired_ - retired;
         entry->ticks += ticks() - start;
       }
       if (!running) return;
@@ -210,8 +212,10 @@ bool Machine::execute(Instruction& in) {
       gather(in);
       return true;
     case kDstep:
+      dstep(in);
+      return true;
     case kStream:
-      fault("%s is not in this configuration", in.opcode == kDstep ? "DSTEP" : "STREAM");
+      fault("STREAM is not in this configuration");
     default:
       fault("unknown opcode 0x%02x", in.opcode);
   }

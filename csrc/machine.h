@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "delta_run.h"
 #include "dram.h"
 #include "isa.h"
 #include "kernels.h"
@@ -23,6 +24,7 @@ struct MachineConfig {
   int num_threads = 0;            // 0: as many as the process may use
   size_t shadow_limit_bytes = 0;  // memory for packed matrices
   std::string kernels;            // empty: the best set for this CPU
+  bool dstep = true;              // whether there is a DSTEP
 };
 
 struct ProfileEntry {
@@ -91,7 +93,7 @@ class Machine {
   };
 
   template <bool kProfile>
-  void run_loop(uint64_t max_instructions);
+  void run_loop();
   // Executes one instruction; returns false after HALT. pc_ is already that of the next one.
   bool execute(Instruction& in);
   void start_program(const std::array<uint32_t, 8>& arguments);
@@ -118,6 +120,15 @@ class Machine {
   void vop(Instruction& in);
   void outer(Instruction& in);
   void mm(const Instruction& in);
+  // Executes the instructions behind it too where they may execute together.
+  void dstep(const Instruction& in);
+
+  DeltaStep delta_step(const Instruction& in) const;
+  void check_delta(const Instruction& in, const DeltaStep& step) const;
+  // What can execute together from `pc` on, at least one step; the one at `pc` has been checked.
+  const DeltaRun& delta_run(uint64_t pc);
+  bool may_run(const DeltaRun& run, uint64_t pc, uint64_t base) const;
+  void step_groups(uint64_t base, const std::vector<DeltaGroup>& groups, uint32_t* out);
 
   void run_vop(const VopJob& job, VopKernel kernel, bool whole_rows, bool splat_b, double ns);
   Order element_order(Instruction& in, const Footprint& footprint);
@@ -150,7 +161,7 @@ class Machine {
   std::array<uint32_t, 8> arguments_{};
   std::array<Loop, kMaxLoopDepth> loops_{};
   int loop_depth_ = 0;
-  uint64_t pc_ = 0, retired_ = 0, run_number_ = 0;
+  uint64_t pc_ = 0, retired_ = 0, limit_ = 0, run_number_ = 0;
   FaultPlace fault_place_;
   bool profiling_ = false;
   std::array<ProfileEntry, kProfileSize> profile_{};

@@ -75,9 +75,9 @@ void require_range(uint64_t begin, uint64_t size, uint64_t limit, const char* me
 
 void construct(PythonMachine* place, uint32_t depth, uint32_t mcols, uint32_t act_rows, uint32_t act_blocks,
                uint32_t tmem_words, uint32_t imem_instructions, uint64_t dram_bytes, int num_threads,
-               size_t shadow_limit_bytes, const std::string& kernels) {
+               size_t shadow_limit_bytes, const std::string& kernels, bool dstep) {
   new (place) PythonMachine(MachineConfig{depth, mcols, act_rows, act_blocks, tmem_words, imem_instructions, dram_bytes,
-                                          num_threads, shadow_limit_bytes, kernels});
+                                          num_threads, shadow_limit_bytes, kernels, dstep});
 }
 
 void load(PythonMachine& self, const Input<uint8_t>& program) {
@@ -215,7 +215,8 @@ NB_MODULE(_native, m) {
   m.def("kernel_sets", &kernel_sets);
   nb::class_<PythonMachine>(m, "Machine")
       .def("__init__", &construct, nb::kw_only(), "depth"_a, "mcols"_a, "act_rows"_a, "act_blocks"_a, "tmem_words"_a,
-           "imem_instructions"_a, "dram_bytes"_a, "num_threads"_a, "shadow_limit_bytes"_a, "kernels"_a)
+           "imem_instructions"_a, "dram_bytes"_a, "num_threads"_a, "shadow_limit_bytes"_a, "kernels"_a,
+           "dstep"_a = true)
       .def("load", &load, "program"_a)
       .def("load_from_dram", [](PythonMachine& self, uint64_t address, uint64_t count) {
              PythonMachine::Use(self)->load_from_dram(address, count);

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
+#include "delta_run.h"
 #include "isa.h"
 
 namespace npu {
@@ -13,6 +15,7 @@ struct Program {
   uint64_t hash;
   std::vector<uint32_t> words;
   std::vector<Instruction> instructions;
+  std::unordered_map<uint64_t, DeltaRun> delta_runs;  // by the pc of the first, as they were last found
 };
 
 class ProgramCache {

@@ -5,7 +5,7 @@ The machine that `npuserve` builds programs for and simulates: the openTPU card 
 it. This page is made by `scripts/gen_isa_doc.py` from the table in `src/npuserve/isa/spec.py`; the specification in
 code is `src/npuserve/sim/reference/`. Where the public text leaves a choice, ours is marked **(ours)**.
 
-Not in this configuration, and an error where they stand: DSTEP (0x12) and STREAM (0x13).
+Not in this configuration, and an error where it stands: STREAM (0x13). A machine may be without DSTEP too.
 """
 
 MACHINE = """\
@@ -45,6 +45,20 @@ gets the word unmasked. Nobody writes the simulator's DRAM during a run, so a wa
 error there; `interval` and `timeout` are ignored.""",
     "LD": "Raw bits. 0 words are legal, do nothing and check nothing.",
     "ST": "Raw bits. 0 words are legal, do nothing and check nothing.",
+    "DSTEP": """\
+With St the state in DRAM, q(c) = T[qk + c], k(c) = T[qk + cols + c], v(r) = T[v + r], e = T[g], beta = T[g + gs]:
+
+    d(r)     = (v(r) - (St(r) . k) * e) * beta
+    St(r, c) = St(r, c) * e + d(r) * k(c)
+    T[o + r] = St(r) . q                          of the new state
+
+Every operation is rounded on its own, and a dot product is isum_64 of rounded products: to the bit this is RDOT, MUL,
+SUB, MUL, OUTER with DSCALAR, RDOT on a copy of the state. All operands are read before the state is written, and the
+state before the result, which may lie over the operands. `g`, `o` and `gs` are plain numbers without a register.
+
+With ZERO the state is not read; it is +0 and goes through the same arithmetic, so that an infinite e gives NaN
+**(ours)**. Its place must be inside DRAM all the same **(ours)**. A machine may be without the instruction, and it is
+an error there; where it is, bit 6 of CAPS is set.""",
     "MM": """\
 With w the block k of streamed row n, for each stationary row j:
 

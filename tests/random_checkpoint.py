@@ -22,30 +22,41 @@ QWEN3_06B: dict[str, Any] = {
     "tie_word_embeddings": True,
     "attention_bias": False,
 }
+QWEN35_08B: dict[str, Any] = {
+    "model_type": "qwen3_5_text",
+    "hidden_size": 1024,
+    "intermediate_size": 3584,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "vocab_size": 248_320,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10_000_000.0,
+    "partial_rotary_factor": 0.25,
+    "max_position_embeddings": 32_768,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+}
 SPREAD = 0.02
 
 
 def write_random_checkpoint(folder: Path, config: dict[str, Any], seed: int = 0) -> Path:
-    """config.json and float16 safetensors of a Llama, Qwen2 or Qwen3 shape, one file per layer; no tokenizer."""
+    """config.json and float16 safetensors of a Llama, Qwen2, Qwen3 or Qwen3.5 shape, one file per layer; no tokenizer.
+
+    Of Qwen3.5 every fourth layer is attention, and the others are the delta rule.
+    """
     rng = np.random.default_rng(seed)
-    hidden, mlp, head_dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    heads, kv_heads = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
+    hidden = config["hidden_size"]
 
-    def matrix(rows: int, columns: int) -> np.ndarray[Any, np.dtype[np.float16]]:
-        return (SPREAD * rng.standard_normal((rows, columns), np.float32)).astype(np.float16)
+    def matrix(*shape: int) -> np.ndarray[Any, np.dtype[np.float16]]:
+        return (SPREAD * rng.standard_normal(shape, np.float32)).astype(np.float16)
 
-    shapes = {
-        "self_attn.q_proj": (heads, hidden),
-        "self_attn.k_proj": (kv_heads, hidden),
-        "self_attn.v_proj": (kv_heads, hidden),
-        "self_attn.o_proj": (hidden, heads),
-        "mlp.gate_proj": (mlp, hidden),
-        "mlp.up_proj": (mlp, hidden),
-        "mlp.down_proj": (hidden, mlp),
-    }
-    norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
-    if config["model_type"] == "qwen3":
-        norms |= {"self_attn.q_norm": head_dim, "self_attn.k_norm": head_dim}
     files: dict[str, str] = {}
 
     def save(tensors: dict[str, np.ndarray[Any, np.dtype[np.float16]]], file: str) -> None:
@@ -54,8 +65,12 @@ def write_random_checkpoint(folder: Path, config: dict[str, Any], seed: int = 0)
 
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}"
+        delta = config["model_type"] == "qwen3_5_text" and layer % 4 != 3
+        shapes, vectors = _delta(config) if delta else _attention(config)
+        shapes |= _mlp(config)
+        vectors |= dict.fromkeys(("input_layernorm.weight", "post_attention_layernorm.weight"), hidden)
         tensors = {f"{prefix}.{name}.weight": matrix(*shape) for name, shape in shapes.items()}
-        tensors |= {f"{prefix}.{name}.weight": np.ones(size, np.float16) for name, size in norms.items()}
+        tensors |= {f"{prefix}.{name}": np.ones(size, np.float16) for name, size in vectors.items()}
         save(tensors, f"layer-{layer:03}.safetensors")
     rest = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden)}
     rest["model.norm.weight"] = np.ones(hidden, np.float16)
@@ -65,3 +80,42 @@ def write_random_checkpoint(folder: Path, config: dict[str, Any], seed: int = 0)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+Shapes = dict[str, tuple[int, ...]]
+Sizes = dict[str, int | tuple[int, ...]]
+"""Matrices by name without `.weight`, and all else by its whole name."""
+
+
+def _mlp(config: dict[str, Any]) -> Shapes:
+    hidden, mlp = config["hidden_size"], config["intermediate_size"]
+    return {"mlp.gate_proj": (mlp, hidden), "mlp.up_proj": (mlp, hidden), "mlp.down_proj": (hidden, mlp)}
+
+
+def _attention(config: dict[str, Any]) -> tuple[Shapes, Sizes]:
+    hidden, head_dim, kind = config["hidden_size"], config["head_dim"], config["model_type"]
+    heads, kv_heads = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
+    shapes: Shapes = {
+        "self_attn.q_proj": (2 * heads if kind == "qwen3_5_text" else heads, hidden),
+        "self_attn.k_proj": (kv_heads, hidden),
+        "self_attn.v_proj": (kv_heads, hidden),
+        "self_attn.o_proj": (hidden, heads),
+    }
+    normed = ("q_norm", "k_norm") if kind in ("qwen3", "qwen3_5_text") else ()
+    return shapes, {f"self_attn.{name}.weight": head_dim for name in normed}
+
+
+def _delta(config: dict[str, Any]) -> tuple[Shapes, Sizes]:
+    hidden, heads, value_dim = config["hidden_size"], config["linear_num_value_heads"], config["linear_value_head_dim"]
+    values = heads * value_dim
+    channels = values + 2 * config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    shapes: Shapes = {
+        "linear_attn.in_proj_qkv": (channels, hidden),
+        "linear_attn.in_proj_z": (values, hidden),
+        "linear_attn.in_proj_b": (heads, hidden),
+        "linear_attn.in_proj_a": (heads, hidden),
+        "linear_attn.out_proj": (hidden, values),
+        "linear_attn.conv1d": (channels, 1, config["linear_conv_kernel_dim"]),
+    }
+    vectors: Sizes = {"linear_attn.dt_bias": heads, "linear_attn.A_log": heads, "linear_attn.norm.weight": value_dim}
+    return shapes, vectors

@@ -136,7 +136,17 @@ NPU_INLINE F sub(F a, F b) { return rounded(a - b); }
 NPU_INLINE F mul(F a, F b) { return rounded(a * b); }
 
 // What is written: flushed, and any NaN the canonical one.
+#if defined(__AVX512F__)
+NPU_INLINE F finish(F x) {
+  // DAZ makes a product with one the flush; the compiler must not see that it is one. Lanes without the mask are NaN.
+  __m512 one = _mm512_set1_ps(1.0f);
+  asm("" : "+v"(one));
+  const M ordered = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_ORD_Q);
+  return (F)_mm512_mask_mul_ps((__m512)splat(kCanonicalNan), ordered, (__m512)x, one);
+}
+#else
 NPU_INLINE F finish(F x) { return select(is_nan(x), value(splat(kCanonicalNan)), flush(x)); }
+#endif
 
 // The total order of max and min as an order of signed integers, and back.
 NPU_INLINE I order_key(I b) { return b ^ ((b >> 31) & kMagnitude); }

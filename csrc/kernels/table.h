@@ -1,6 +1,7 @@
 // The table of one kernel set; `Dot` and `pack` come from the set's own header.
 #pragma once
 
+#include "delta.h"
 #include "four_bit.h"
 #include "quantize.h"
 #include "vop.h"
@@ -102,7 +103,7 @@ void mm_weights(const MmJob& job) {
             {sum_rows<SumOfProducts, true, false>, sum_rows<SumOfProducts, true, true>},       \
             NPU_ROWS(argmax),                                                                  \
         },                                                                                     \
-        outer, quantize, pack_weights, last_columns, bias, mm_weights<DOT>,                    \
+        outer, delta, quantize, pack_weights, last_columns, bias, mm_weights<DOT>,                    \
   }
 
 }  // namespace

@@ -67,8 +67,9 @@ struct SumOfA { static NPU_INLINE F term(F a, F) { return operand(a); } };
 struct SumOfSquares { static NPU_INLINE F term(F a, F) { return mul(operand(a), operand(a)); } };
 struct SumOfProducts { static NPU_INLINE F term(F a, F b) { return mul(operand(a), operand(b)); } };
 
-NPU_INLINE F fold(F* p) {
-  for (int n = kPartials / 2; n > 0; n /= 2) {
+// The sum of `count` vectors, in every lane.
+NPU_INLINE F fold(F* p, int count = kPartials) {
+  for (int n = count / 2; n > 0; n /= 2) {
     for (int i = 0; i < n; ++i) p[i] = add(p[i], p[i + n]);
   }
 #if defined(__AVX512F__)

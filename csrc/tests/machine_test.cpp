@@ -124,12 +124,21 @@ Words transfer(Random& random) {
   return {word0(one_in(random, 2) ? kLd : kSt, random, 0), dram(random, 4), tmem(random), below(random, 200)};
 }
 
+Words delta(Random& random, uint32_t depth) {
+  const uint32_t rows = one_in(random, 30) ? below(random, 300) : 1 + below(random, 40);
+  const uint32_t cols = one_in(random, 30) ? below(random, 400) : 64 + 64 * below(random, 4);
+  // Few states, so that steps share them.
+  const uint32_t state = one_in(random, 3) ? dram(random, depth) : below(random, 4) * 0x8000;
+  return {word0(kDstep, random, 1), state, tmem(random), tmem(random), rows | cols << 16, tmem(random), tmem(random),
+          below(random, 70)};
+}
+
 Words random_program(Random& random, uint32_t depth) {
   const uint32_t size = 5 + below(random, 25);
   Words program;
   for (uint32_t i = 0; i < size; ++i) {
     Words instruction;
-    switch (below(random, 6)) {
+    switch (below(random, 7)) {
       case 0:
       case 1:
         instruction = mm(random, depth);
@@ -142,6 +151,13 @@ Words random_program(Random& random, uint32_t depth) {
         break;
       case 4:
         instruction = transfer(random);
+        break;
+      case 5:
+        for (uint32_t n = below(random, 4); n > 0; --n) {
+          const Words step = delta(random, depth);
+          program.insert(program.end(), step.begin(), step.end());
+        }
+        instruction = delta(random, depth);
         break;
       default:
         instruction = control(random, size);
@@ -279,7 +295,8 @@ int count_unused(const Machine& machine) {
     std::printf("never executed: %s %d\n", index < 256 ? "opcode" : "VOP function", index < 256 ? index : index - 256);
     ++unused;
   };
-  for (const int opcode : {kNop, kHalt, kLi, kAddi, kLoop, kBar, kRld, kWaitw, kLd, kSt, kMm, kQact, kQst, kGather}) {
+  for (const int opcode :
+       {kNop, kHalt, kLi, kAddi, kLoop, kBar, kRld, kWaitw, kLd, kSt, kDstep, kMm, kQact, kQst, kGather}) {
     expect(opcode);
   }
   for (int function = 0; function < kNumFunctions; ++function) {

@@ -76,6 +76,19 @@ def qst(place: Placer) -> list[int]:
     return encode("QST", **operands, srs=srs, drs=drs, es=es, row_scale=row_scale, half=half)
 
 
+def dstep(place: Placer) -> list[int]:
+    rows, cols = place.pick(1, 2, 31, 32, 33, 64, place.number(1, 256)), place.pick(64, 128, 192, 256)
+    state, _ = place.dram(4 * rows * cols, align=place.config.depth)
+    qk, first = place.tmem(2 * cols)
+    v, _ = place.tmem(rows)
+    _, target = place.tmem(rows)
+    if place.chance(0.2):
+        target = min(max(first + place.number(-300, 600), 0), place.config.tmem_words - rows)
+    g, gs = place.number(place.window, place.window + 200), place.pick(0, 1, 1, 16, 64)
+    operands: dict[str, Value] = {"state": state, "qk": qk, "v": v, "rows": rows, "cols": cols}
+    return encode("DSTEP", **operands, g=g, gs=gs, o=target, zero=int(place.chance(0.15)))
+
+
 def ld(place: Placer) -> list[int]:
     count = _count(place)
     return encode("LD", src=place.dram(4 * count, align=4)[0], dst=place.tmem(count)[0], count=count)
@@ -126,7 +139,8 @@ def nothing(place: Placer) -> list[int]:
 
 Draw = Callable[[Placer], list[int]]
 SHARES: dict[Draw, float] = {
-    vop: 0.45,
+    vop: 0.42,
+    dstep: 0.03,
     qact: 0.14,
     qst: 0.09,
     ld: 0.08,

@@ -1,6 +1,7 @@
 """MM over a KV cache that grows by QST between its uses, as rows (K) and as columns (V transposed)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(not available(), reason="the native core is not 
 
 DRAM_BYTES = 1 << 19
 CAPACITY = 96
-SIZES: dict[str, int] = {"mcols": 8, "act_rows": 8, "act_blocks": 16, "tmem_words": 1 << 15, "dram_bytes": DRAM_BYTES}
+SIZES: dict[str, Any] = {"mcols": 8, "act_rows": 8, "act_blocks": 16, "tmem_words": 1 << 15, "dram_bytes": DRAM_BYTES}
 CONFIGS = [MachineConfig("cache32", depth=32, **SIZES), MachineConfig("cache128", depth=128, **SIZES)]
 KEYS, VALUES, KEY_SCALES, VALUE_SCALES = 0, 0x20000, 0x40000, 0x48000
 OUT = 8192

@@ -12,7 +12,7 @@ from npuserve.sim.native import available
 pytestmark = pytest.mark.skipif(not available(), reason="the native core is not built")
 
 DRAM_BYTES = 1 << 20
-SHALLOW = MachineConfig("shallow", depth=32, mcols=8, act_rows=10, act_blocks=64, tmem_words=1 << 14)
+SHALLOW = MachineConfig("shallow", depth=32, mcols=8, act_rows=10, act_blocks=64, tmem_words=1 << 14, dstep=False)
 CONFIGS = {config.name: config for config in (BOARD, WIDE, SHALLOW)}
 MAX_INSTRUCTIONS = 3000
 MAX_FAULTS = 25

@@ -90,6 +90,19 @@ FAMILY_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "linear_value_head_dim": 40,
         },
     ),
+    "qwen3.5, heads that DSTEP takes": (
+        "qwen3_5_text",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            "head_dim": 64,
+            "num_attention_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 64,
+            "linear_value_head_dim": 40,
+        },
+    ),
     "smollm3, every fourth layer without positions": ("smollm3", {"num_hidden_layers": 8}),
     "smollm3, an irregular list of layers": (
         "smollm3",

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,9 @@ class OtpuDevice:
     """
 
     def __init__(self, link: Link, machine: MachineConfig, dram: DramLayout, image: Image, name: str) -> None:
-        self._link, self._machine, self._dram = link, machine, dram
-        self._check_card()
+        self._link, self._dram = link, dram
+        caps = self._check_card()
+        self._machine = replace(machine, dstep=machine.dstep and Caps.DSTEP in caps)
         facts = dram.geometry.facts
         self._pages = OtpuPages(link, dram)
         self._capabilities = Capabilities(
@@ -114,7 +116,8 @@ class OtpuDevice:
         for _ in range(WARM_UP_STEPS):
             self.step([Row(0, 0, 0, True)])
 
-    def _check_card(self) -> None:
+    def _check_card(self) -> Caps:
+        """What the card can do, which is all that the model needs."""
         if (found := self._link.read_register(Register.ID)) != CARD_ID:
             raise DeviceUnavailableError(f"register ID reads {found:#x}, not {CARD_ID:#x}: this is no openTPU card")
         matrices = self._dram.matrices
@@ -123,13 +126,15 @@ class OtpuDevice:
             required |= Caps.W4
         if any(matrix.paired for matrix in matrices):
             required |= Caps.PAIR
-        if missing := required & ~Caps(self._link.read_register(Register.CAPS)):
+        caps = Caps(self._link.read_register(Register.CAPS))
+        if missing := required & ~caps:
             raise DeviceUnavailableError(
                 f"the card's image lacks {missing.name}, which our programs need; load a newer"
                 + (" or serve with --wformat int8" if missing & (Caps.W4 | Caps.PAIR) else "")
             )
         if any(matrix.format is NVFP4 for matrix in matrices):
             self._require_nvfp4()
+        return caps
 
     def _require_nvfp4(self) -> None:
         if Extensions.NVFP4 not in extensions(self._link.read_register(Register.EXTENSIONS)):

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MachineConfig:
-    """One configuration: `depth` is D (bytes of a block), memories in their own units."""
+    """One configuration: `depth` is D (bytes of a block), memories in their own units; `dstep` says whether the machine
+    has that instruction."""
 
     name: str
     depth: int = 128
@@ -16,6 +17,7 @@ class MachineConfig:
     tmem_words: int = 65_536
     imem_instructions: int = 4_096
     dram_bytes: int = 4 << 30
+    dstep: bool = True
 
 
 BOARD = MachineConfig("board")

@@ -1,8 +1,8 @@
 """The instruction table: the one place that says how an instruction is written down.
 
 Encoder, decoder, disassembler and `docs/isa.md` are made from `OPERATIONS`; what an instruction does is said in
-`sim/reference/`. Source: the public openTPU instruction set. STREAM and DSTEP are not in this table yet, so a machine
-stops with an error where they stand.
+`sim/reference/`. Source: the public openTPU instruction set. STREAM is not in this table yet, so a machine stops with
+an error where it stands.
 """
 
 from collections.abc import Sequence
@@ -67,6 +67,10 @@ class Compare(IntEnum):
     EQ = 0
     NE = 1
     GE = 2
+
+
+DELTA_STEP_COLUMNS = (64, 128, 192, 256)
+DELTA_STEP_MAX_ROWS = 256
 
 
 def word(name: str, index: int, meaning: str) -> Bits:
@@ -151,6 +155,22 @@ OPERATIONS: tuple[Operation, ...] = (
             word("count", 3, "words"),
         ),
         "M32[dst + 4i] = T[src + i]",
+    ),
+    Operation(
+        "DSTEP",
+        0x12,
+        (
+            Base("state", "ra", 1, "DRAM byte address of St, fp32 [rows][cols], multiple of D"),
+            Base("qk", "rb", 2, "TMEM word of q, and of k behind it"),
+            Base("v", "rc", 3, "TMEM word of v"),
+            half("rows", 4, 0, "rows of the state, 1..256"),
+            half("cols", 4, 16, "columns of the state: 64, 128, 192 or 256"),
+            word("g", 5, "TMEM word of the decay e"),
+            word("o", 6, "TMEM word of the result"),
+            word("gs", 7, "words from e to beta"),
+            *flags(zero=(0, "take the state as +0 and do not read it")),
+        ),
+        "one head's step of the gated delta rule",
     ),
     Operation(
         "MM",

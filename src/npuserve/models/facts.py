@@ -175,7 +175,7 @@ class LayerFacts:
         if delta:
             heads_of_values = delta.num_value_heads
             parts = (names.delta_qkv, delta.channels), (names.delta_z, delta.values)
-            return *parts, (names.delta_b, heads_of_values), (names.delta_a, heads_of_values)
+            return *parts, (names.delta_a, heads_of_values), (names.delta_b, heads_of_values)
         if self.conv_taps:
             return ((names.conv_in, 3 * self.hidden_size),)
         heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim

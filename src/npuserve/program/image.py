@@ -39,7 +39,7 @@ from npuserve.program.layer_inputs import LayerInputs
 from npuserve.quant import int8
 
 MAGIC = "npuserve image"
-VERSION = 2
+VERSION = 3
 _CHUNK_BYTES = 4 << 20
 _NUM_READERS = 2
 _log = logging.getLogger(__name__)

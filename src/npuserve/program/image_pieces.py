@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from npuserve.checkpoints.checkpoint import Checkpoint
 from npuserve.errors import CheckpointError
-from npuserve.models.facts import LayerFacts, ModelFacts
+from npuserve.models.facts import DeltaFacts, LayerFacts, ModelFacts
 from npuserve.program.dram import DIRECTORY_WORDS, DramLayout, LayerLayout, Matrix
 from npuserve.program.embedding import EXACT_CANDIDATES, FALLBACK, holds, narrow
 from npuserve.program.geometry import WORD
@@ -110,6 +110,8 @@ class ImagePieces:
         inputs = self._reading([(prefix + name, rows) for name, rows in facts.inputs], prefix + names.input_norm)
         if facts.output_gate:
             inputs = _gates_last(inputs, facts)
+        if facts.delta:
+            inputs = _pair_heads(inputs, facts.delta)
         if not facts.qk_norm:
             inputs[: facts.num_heads * facts.head_dim] *= np.float32(_score_scale(facts))
         yield from self._matrix(base, layer.qkv, inputs)
@@ -169,7 +171,8 @@ class ImagePieces:
     def _taps(self, name: str, facts: LayerFacts) -> NDArray[np.float32]:
         """A convolution's weights, [taps, hidden] flat; GGUF files have left out the axis of one channel."""
         size, axis = facts.conv_channels, (1,) * (len(self.checkpoint.shape(name)) - 2)
-        return self._tensor(name, size, *axis, facts.conv_taps).reshape(size, -1).T.ravel()
+        taps = self._tensor(name, size, *axis, facts.conv_taps).reshape(size, -1)
+        return (_pair_heads(taps, facts.delta) if facts.delta else taps).T.ravel()
 
     def _norm_weight(self, name: str, size: int) -> NDArray[np.float32]:
         """What a normed vector is multiplied with."""
@@ -255,6 +258,12 @@ def _gates_last(rows: NDArray[np.float32], facts: LayerFacts) -> NDArray[np.floa
     pairs = rows[: 2 * size].reshape(facts.num_heads, 2, facts.head_dim, -1)
     q, gates = (pairs[:, index].reshape(size, -1) for index in range(2))
     return np.concatenate([q, rows[2 * size :], gates])
+
+
+def _pair_heads(rows: NDArray[np.float32], delta: DeltaFacts) -> NDArray[np.float32]:
+    """Rows of q's heads, k's heads and others, as pairs of a head of q and one of k, and then the others."""
+    halves = rows[: 2 * delta.keys].reshape(2, delta.num_key_heads, delta.key_dim, -1)
+    return np.concatenate([halves.swapaxes(0, 1).reshape(2 * delta.keys, -1), rows[2 * delta.keys :]])
 
 
 def _score_scale(facts: LayerFacts) -> float:

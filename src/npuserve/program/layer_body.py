@@ -221,12 +221,19 @@ class LayerBody:
         def convolve(row: Address, rows: int = 1) -> None:
             rule.convolve(row, rows, tmem.vectors + vectors.taps)
 
+        def begin(row: Address, rows: int = 1) -> None:
+            rule.begin()
+
         def run(row: Address, rows: int = 1) -> None:
             rule.run(row, rows)
 
         self._segments(convolve, convolve)
         rule.prepare(dt_bias=tmem.vectors + vectors.dt_bias, decay=tmem.vectors + vectors.decay)
-        self._segments(run, run)
+        self._segments(begin, begin)
+        if rule.in_memory:
+            rule.step()
+        else:
+            self._segments(run, run)
         rule.finish(tmem.vectors + vectors.delta_norm, self.geometry.facts.norm_eps)
 
     def _convolution(self) -> None:

@@ -50,6 +50,12 @@ class Shape:
         return (1 if self.prefill_rows else 0) + self.decode_rows
 
     @property
+    def segment_rows(self) -> tuple[range, ...]:
+        """The rows of each segment."""
+        decode = (range(row, row + 1) for row in range(self.prefill_rows, self.rows))
+        return (range(self.prefill_rows), *decode) if self.prefill_rows else tuple(decode)
+
+    @property
     def mask_blocks(self) -> int:
         """A prompt segment may reach into two partly visible attention blocks, a decode row into one."""
         return 2 if self.prefill_rows else 1

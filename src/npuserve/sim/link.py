@@ -21,6 +21,7 @@ from npuserve.errors import DeviceError, MachineFault
 from npuserve.isa.machine import MachineConfig
 
 CAPS = Caps.W4 | Caps.PAIR | Caps.ACT_ROWS | Caps.ARGS | Caps.GEN | Caps.WAITW
+"""What every machine has."""
 REGMAP = 3
 UNDEFINED = 0xDEAD_BEEF
 
@@ -49,7 +50,7 @@ class SimulatorLink:
             Register.ID: CARD_ID,
             Register.VERSION: version_word(config.depth, config.mcols, config.lanes),
             Register.REGMAP: REGMAP,
-            Register.CAPS: int(CAPS),
+            Register.CAPS: int(CAPS | Caps.DSTEP if config.dstep else CAPS),
             Register.ACT_ROWS: config.act_rows,
             Register.EXTENSIONS: extensions_word(Extensions.NVFP4),
         }

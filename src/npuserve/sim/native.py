@@ -83,6 +83,7 @@ class NativeMachine:
             num_threads=threads,
             shadow_limit_bytes=_half_of_memory_bytes() if shadow_bytes is None else shadow_bytes,
             kernels=kernels or "",
+            dstep=config.dstep,
         )
 
     def load(self, program: NDArray[np.uint32] | bytes) -> None:

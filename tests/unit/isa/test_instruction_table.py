@@ -86,7 +86,7 @@ def test_no_two_instructions_share_an_opcode_or_a_name() -> None:
 def test_opcodes_are_those_of_the_card() -> None:
     assert {operation.name: operation.opcode for operation in OPERATIONS} == {
         "NOP": 0x00, "HALT": 0x01, "LI": 0x02, "ADDI": 0x03, "LOOP": 0x04, "BAR": 0x05, "RLD": 0x06, "WAITW": 0x07,
-        "LD": 0x10, "ST": 0x11, "MM": 0x20, "QACT": 0x21, "QST": 0x22, "VOP": 0x30, "GATHER": 0x40,
+        "LD": 0x10, "ST": 0x11, "DSTEP": 0x12, "MM": 0x20, "QACT": 0x21, "QST": 0x22, "VOP": 0x30, "GATHER": 0x40,
     }  # fmt: skip
 
 

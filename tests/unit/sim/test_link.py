@@ -1,5 +1,6 @@
 """The simulator's register file, against the card manual."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,11 @@ def test_it_introduces_itself_as_the_card(link: SimulatorLink) -> None:
     assert Caps(link.read_register(Register.CAPS)) & Caps.GEN
 
 
-def test_it_claims_no_instruction_that_the_simulator_lacks(link: SimulatorLink) -> None:
-    assert not Caps(link.read_register(Register.CAPS)) & (Caps.DSTEP | Caps.STREAM)
+def test_it_claims_the_instructions_that_the_machine_has(link: SimulatorLink) -> None:
+    assert Caps(link.read_register(Register.CAPS)) & (Caps.DSTEP | Caps.STREAM) == Caps.DSTEP
+    without = replace(SMALL, dstep=False)
+    plain = SimulatorLink(ReferenceMachine(without, SMALL_DRAM_BYTES), without)
+    assert not Caps(plain.read_register(Register.CAPS)) & (Caps.DSTEP | Caps.STREAM)
 
 
 @pytest.mark.parametrize("offset", [0x050, 0x0FC, 0x100, 0x200, 0xFFC])

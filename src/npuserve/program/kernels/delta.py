@@ -4,15 +4,17 @@ With S [value_dim][key_dim], e = exp(-exp(A) softplus(a + bias)) and b' = sigmoi
 
     d = (v - e (S k)) b',   S = e S + d k^T,   o = S q
 
-where q and k have length 1, and q is divided by the root of key_dim.
+where q and k have length 1, and q is divided by the root of key_dim. DSTEP does it in card memory; where the machine
+has no DSTEP, or not for such heads, a sequence of VOPs on a copy of S gives the same bits.
 """
 
 import math
 
 from npuserve.isa.fields import Address
-from npuserve.isa.spec import BMode, VectorFunction
+from npuserve.isa.spec import DELTA_STEP_COLUMNS, DELTA_STEP_MAX_ROWS, BMode, VectorFunction
 from npuserve.models.facts import DeltaFacts
 from npuserve.program.assembler import Assembler
+from npuserve.program.dram import WORDS_PER_SEGMENT
 from npuserve.program.geometry import WORD
 from npuserve.program.kernels.convolution import convolve, load_state
 from npuserve.program.kernels.gated import gated, sigmoid
@@ -25,18 +27,24 @@ LENGTH_EPS = 1e-6
 
 
 class DeltaRule:
-    """Emits the parts of a step of one kind of layer; parts of a row are q | k | v | z | b | a from `qkv` on."""
+    """Emits the parts of a step of one kind of layer.
+
+    Parts of a row from `qkv` on are pairs of a head of q and one of k | v | z | a | b.
+    """
 
     def __init__(self, asm: Assembler, tmem: TmemLayout) -> None:
         assert tmem.geometry.facts.delta is not None
         self._asm, self._tmem = asm, tmem
         self._delta: DeltaFacts = tmem.geometry.facts.delta
         delta = self._delta
-        self._q, self._k = tmem.qkv, tmem.qkv + delta.keys
+        self._q, self._k = tmem.qkv, tmem.qkv + delta.key_dim
         self._v = tmem.qkv + 2 * delta.keys
         self._z = tmem.qkv + delta.channels
-        self._beta = self._z + delta.values
-        self._decay = self._beta + delta.num_value_heads
+        self._decay = self._z + delta.values
+        self._beta = self._decay + delta.num_value_heads
+        self.in_memory = (
+            asm.machine.dstep and delta.key_dim in DELTA_STEP_COLUMNS and delta.value_dim <= DELTA_STEP_MAX_ROWS
+        )
 
     def convolve(self, row: Address, rows: int, weights: int) -> None:
         """q, k and v of a segment's rows through their convolution, in place."""
@@ -70,9 +78,9 @@ class DeltaRule:
             statistics,
             statistics,
             1 / math.sqrt(delta.key_dim),
-            rows=rows,
-            cols=delta.num_key_heads,
-            strides=(num_heads, num_heads, 0),
+            rows=rows * delta.num_key_heads,
+            cols=1,
+            strides=(2, 2, 0),
         )
         scale_heads(asm, tmem, heads=heads, num_heads=num_heads, size=delta.key_dim)
 
@@ -98,12 +106,38 @@ class DeltaRule:
         vop(VectorFunction.MUL, part, part, decay, mode=BMode.PER_COLUMN)
         vop(VectorFunction.EXP2, part, part)
 
+    def step(self) -> None:
+        """The rule over all rows in card memory; results side by side in `attention`.
+
+        DSTEP's gates and result have plain addresses, so there is one for each row and head. Rows of a head follow each
+        other while its state is in the simulator's cache.
+        """
+        assert self.in_memory
+        tmem = self._tmem
+        for number, rows in enumerate(tmem.shape.segment_rows):
+            self._load_state(Address(0, tmem.segments + number * WORDS_PER_SEGMENT))
+            for head in range(self._delta.num_value_heads):
+                for row in rows:
+                    self._step_head(tmem.rows + row * tmem.row_stride, head)
+
+    def _step_head(self, row: int, head: int) -> None:
+        delta, tmem = self._delta, self._tmem
+        self._asm.emit(
+            "DSTEP",
+            state=Address(Reg.STATE, head * tmem.geometry.head_state * WORD),
+            qk=row + self._q + head // delta.group_size * 2 * delta.key_dim,
+            v=row + self._v + head * delta.value_dim,
+            rows=delta.value_dim,
+            cols=delta.key_dim,
+            g=row + self._decay + head,
+            gs=self._beta - self._decay,
+            o=row + tmem.attention + head * delta.value_dim,
+        )
+
     def run(self, row: Address, rows: int) -> None:
-        """The rule over a segment's rows, head by head; results side by side in `attention`."""
+        """The rule over a segment's rows by VOPs, head by head; results as those of `step`."""
         asm, delta, geometry = self._asm, self._delta, self._tmem.geometry
-        asm.emit("RLD", rd=Reg.STATE, src=Address(Reg.SEGMENT, SegmentWord.STATE), raw=1)
-        asm.step(Reg.STATE, geometry.heads_state_start * WORD)
-        self._begin()
+        self._load_state(Address(Reg.SEGMENT, 0))
         for register in (Reg.HEAD_KEYS, Reg.HEAD_VALUES, Reg.HEAD_GATES):
             asm.set(register, row)
         with asm.loop(delta.num_key_heads):
@@ -112,12 +146,18 @@ class DeltaRule:
                 asm.step(Reg.STATE, geometry.head_state * WORD)
                 asm.step(Reg.HEAD_VALUES, delta.value_dim)
                 asm.step(Reg.HEAD_GATES, 1)
-            asm.step(Reg.HEAD_KEYS, delta.key_dim)
+            asm.step(Reg.HEAD_KEYS, 2 * delta.key_dim)
 
-    def _begin(self) -> None:
-        """Zeros for all heads at the beginning of a conversation."""
+    def _load_state(self, segment: Address) -> None:
+        """Reg.STATE at the heads' state of a segment."""
+        self._asm.emit("RLD", rd=Reg.STATE, src=Address(segment.register, segment.offset + SegmentWord.STATE), raw=1)
+        self._asm.step(Reg.STATE, self._tmem.geometry.heads_state_start * WORD)
+
+    def begin(self) -> None:
+        """Zeros for all heads of the current segment at the beginning of a conversation."""
         asm, tmem, size = self._asm, self._tmem, self._tmem.geometry.head_state
         delta = self._delta
+        self._load_state(Address(Reg.SEGMENT, 0))
         asm.emit("RLD", rd=Reg.IS_NEW, src=Address(Reg.SEGMENT, SegmentWord.IS_NEW), raw=1)
         with asm.loop(Address(Reg.IS_NEW, 0)):
             strides = (delta.key_dim, 0, 0)

@@ -10,7 +10,7 @@ from npuserve.isa.fields import WORD_MASK, WORDS_PER_INSTRUCTION, Address
 from npuserve.isa.machine import MachineConfig
 from npuserve.isa.spec import decode
 from npuserve.sim.arithmetic import Words
-from npuserve.sim.reference import control, matrix, quantizer, transfer, vector
+from npuserve.sim.reference import control, delta, matrix, quantizer, transfer, vector
 from npuserve.sim.reference.state import MAX_ARGUMENTS, Operands, State
 
 EXECUTE: dict[str, Callable[[State, Operands], None]] = {
@@ -24,6 +24,7 @@ EXECUTE: dict[str, Callable[[State, Operands], None]] = {
     "WAITW": control.wait_word,
     "LD": transfer.load,
     "ST": transfer.store,
+    "DSTEP": delta.delta_step,
     "MM": matrix.matrix_multiply,
     "QACT": quantizer.quantize_activations,
     "QST": quantizer.quantize_store,
