@@ -17,11 +17,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from full_size_models import FULL_SIZE_MODELS
 from npuserve.core import Row
 from npuserve.isa.machine import WIDE
 from npuserve.models.weight_formats import format_plan
 from npuserve.sim.native import NativeLink
-from random_checkpoint import QWEN35_08B, write_random_checkpoint
+from random_checkpoint import write_random_checkpoint
 from simulated_device import Simulated, simulate
 
 MACHINES = {"without": replace(WIDE, dstep=False), "with DSTEP": WIDE}
@@ -54,7 +55,7 @@ def main() -> None:
     parser.add_argument("--formats", default="int8", help="format of the layers' weights (default int8)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        path = write_random_checkpoint(Path(folder), QWEN35_08B)
+        path = write_random_checkpoint(Path(folder), FULL_SIZE_MODELS["qwen35"])
         plan = format_plan(options.formats, "int8", "")
         conversations = {
             name: Conversation(

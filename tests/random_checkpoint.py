@@ -22,35 +22,11 @@ QWEN3_06B: dict[str, Any] = {
     "tie_word_embeddings": True,
     "attention_bias": False,
 }
-QWEN35_08B: dict[str, Any] = {
-    "model_type": "qwen3_5_text",
-    "hidden_size": 1024,
-    "intermediate_size": 3584,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 16,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_conv_kernel_dim": 4,
-    "vocab_size": 248_320,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10_000_000.0,
-    "partial_rotary_factor": 0.25,
-    "max_position_embeddings": 32_768,
-    "tie_word_embeddings": True,
-    "attention_bias": False,
-}
 SPREAD = 0.02
 
 
 def write_random_checkpoint(folder: Path, config: dict[str, Any], seed: int = 0) -> Path:
-    """config.json and float16 safetensors of a Llama, Qwen2, Qwen3 or Qwen3.5 shape, one file per layer; no tokenizer.
-
-    Of Qwen3.5 every fourth layer is attention, and the others are the delta rule.
-    """
+    """config.json and float16 safetensors of a Llama, Qwen2, Qwen3 or Qwen3.5 shape, a file per layer; no tokenizer."""
     rng = np.random.default_rng(seed)
     hidden = config["hidden_size"]
 
@@ -65,7 +41,7 @@ def write_random_checkpoint(folder: Path, config: dict[str, Any], seed: int = 0)
 
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}"
-        delta = config["model_type"] == "qwen3_5_text" and layer % 4 != 3
+        delta = "layer_types" in config and config["layer_types"][layer] == "linear_attention"
         shapes, vectors = _delta(config) if delta else _attention(config)
         shapes |= _mlp(config)
         vectors |= dict.fromkeys(("input_layernorm.weight", "post_attention_layernorm.weight"), hidden)

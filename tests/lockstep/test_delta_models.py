@@ -7,21 +7,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from full_size_models import FULL_SIZE_MODELS
 from npuserve.core import Row
 from npuserve.isa.machine import BOARD, WIDE, MachineConfig
 from npuserve.isa.spec import BY_NAME
 from npuserve.program.decoder import build
 from npuserve.program.tmem import Shape
 from npuserve.sim.native import available
-from random_checkpoint import QWEN35_08B, write_random_checkpoint
+from random_checkpoint import write_random_checkpoint
 from simulated_device import Logits, Simulated, simulate
 
 pytestmark = pytest.mark.skipif(not available(), reason="the native core is not built")
 
-SIZES = {
+MODEL = FULL_SIZE_MODELS["qwen35"] | {
     "hidden_size": 128,
     "intermediate_size": 192,
     "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "head_dim": 64,
@@ -42,7 +44,7 @@ def without(machine: MachineConfig) -> MachineConfig:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_random_checkpoint(tmp_path_factory.mktemp("delta"), QWEN35_08B | SIZES)
+    return write_random_checkpoint(tmp_path_factory.mktemp("delta"), MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,7 @@ def test_programs_use_it_where_the_machine_has_it(by_steps: Simulated) -> None:
 
 @pytest.mark.parametrize("sizes", [{"linear_key_head_dim": 96}, {"linear_value_head_dim": 264}])
 def test_heads_of_other_sizes_go_without(tmp_path: Path, sizes: dict[str, int]) -> None:
-    simulated = simulate(write_random_checkpoint(tmp_path, QWEN35_08B | SIZES | sizes), capacity=256)
+    simulated = simulate(write_random_checkpoint(tmp_path, MODEL | sizes), capacity=256)
     assert not uses_dstep(simulated, WIDE)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from full_size_models import FULL_SIZE_MODELS
 from memory_link import MemoryLink
 from npuserve.core import Row
 from npuserve.devices.otpu import OtpuDevice
@@ -16,10 +17,15 @@ from npuserve.models.registry import model_facts
 from npuserve.program.dram import DramLayout
 from npuserve.program.geometry import Geometry
 from npuserve.program.image import Image
-from random_checkpoint import QWEN35_08B
 
-SMALL = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 4, "vocab_size": 300}
-DRAM = DramLayout(Geometry(model_facts(QWEN35_08B | SMALL), 256), num_slots=1, max_rows=4)
+MODEL = FULL_SIZE_MODELS["qwen35"] | {
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "vocab_size": 300,
+}
+DRAM = DramLayout(Geometry(model_facts(MODEL), 256), num_slots=1, max_rows=4)
 
 
 def steps_of(caps: Caps, machine: MachineConfig) -> int:
