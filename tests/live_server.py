@@ -12,7 +12,7 @@ import uvicorn
 
 from brake import Brake
 from npuserve.core import Row
-from npuserve.devices.base import StepResult
+from npuserve.devices.base import StepResult, nothing
 from npuserve.devices.null import NullDevice
 from npuserve.engine.engine import Engine
 from npuserve.engine.settings import EngineSettings
@@ -83,9 +83,9 @@ class _Braked(NullDevice):
         super().__init__(**options)
         self._brake = brake
 
-    def step(self, rows: Sequence[Row]) -> StepResult:
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
         self._brake.pass_by()
-        return super().step(rows)
+        return super().step(rows, meanwhile)
 
 
 def null_state(

@@ -1,6 +1,6 @@
 """The Device seam: rows in, logits out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,16 +41,22 @@ class StepResult:
     device_s: float = 0.0
 
 
+def nothing() -> None:
+    """What the host does while a device runs, unless it is told something else."""
+
+
 class Device(Protocol):
     """One accelerator with one model loaded; used by one thread only."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def step(self, rows: Sequence[Row]) -> StepResult:
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
         """Run `rows`, writing each one's keys and values at (slot, position).
 
-        Positions below a row's own must have been run in that slot before; those above are not read.
+        Positions below a row's own must have been run in that slot before; those above are not read. `meanwhile` is
+        called once, when only the device still has to work (not at all when it does not come to that): what others are
+        waiting for is then in nobody's way.
         Raises DeviceError when the run failed, ValueError for rows that break the rules of `Row` or a limit.
         """
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npuserve.core import PAGE_TOKENS, Row
-from npuserve.devices.base import Capabilities, StepResult
+from npuserve.devices.base import Capabilities, StepResult, nothing
 from npuserve.errors import DeviceError
 
 _MASK64 = (1 << 64) - 1
@@ -80,13 +80,14 @@ class NullDevice:
         """Steps asked for so far, failed ones included."""
         return self._num_steps
 
-    def step(self, rows: Sequence[Row]) -> StepResult:
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
         """Write `rows` and return the logits of those that want them; see Device.step."""
         started_s = time.perf_counter()
         if self._closed:
             raise DeviceError("the null device is closed; open a new one")
         number = self._num_steps
         self._num_steps += 1
+        meanwhile()
         if self._step_delay_s:
             time.sleep(self._step_delay_s)
         if number in self._fail_at_step:

@@ -1,14 +1,14 @@
 """One openTPU card, real or simulated: steps become programs and step tables, runs become logits."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npuserve.core import PAGE_TOKENS, Row
-from npuserve.devices.base import Capabilities, StepResult
+from npuserve.devices.base import Capabilities, StepResult, nothing
 from npuserve.devices.otpu_pages import OtpuPages
 from npuserve.drivers.base import Link
 from npuserve.drivers.registers import CARD_ID, Caps, Control, Extensions, Register, Status, extensions
@@ -62,7 +62,7 @@ class OtpuDevice:
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
-    def step(self, rows: Sequence[Row]) -> StepResult:
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
         """See `Device.step`. At most one slot may have more than one row."""
         started = time.perf_counter()
         step = _Step(rows, self._capabilities)
@@ -72,7 +72,7 @@ class OtpuDevice:
         ready = time.perf_counter()
         for segment in step.segments:
             self._next_positions[segment.slot] = 0
-        self._run()
+        self._run(meanwhile)
         for segment in step.segments:
             self._next_positions[segment.slot] = segment.position + segment.num_rows
         done = time.perf_counter()
@@ -168,9 +168,11 @@ class OtpuDevice:
         self._wait(Status.LOADING, set_when_done=False)
         self._loaded = shape
 
-    def _run(self) -> None:
+    def _run(self, meanwhile: Callable[[], None]) -> None:
         link = self._link
         link.write_register(Register.CTRL, Control.CLEAR)
+        # Before the run, as the simulator's takes place inside the write that starts it.
+        meanwhile()
         link.write_register(Register.CTRL, Control.RUN)
         try:
             status = self._wait(Status.HALTED, set_when_done=True)

@@ -1,12 +1,12 @@
 """Rockchip's NPU a step at a time: logits from librkllmrt, tokens from our own sampler."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npuserve.core import Row
-from npuserve.devices.base import Capabilities, StepResult
+from npuserve.devices.base import Capabilities, StepResult, nothing
 from npuserve.devices.rkllm import RkllmSettings, open_library
 from npuserve.drivers.rkllm import InferMode, Result
 from npuserve.errors import DeviceError
@@ -41,7 +41,7 @@ class RkllmLogitsDevice:
             recurrent=True,
         )
 
-    def step(self, rows: Sequence[Row]) -> StepResult:
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
         """See `Device.step`."""
         start = rows[0].position
         if start not in (0, self._num_written):
@@ -51,6 +51,7 @@ class RkllmLogitsDevice:
         if start == 0:
             self._rkllm.clear_kv_cache()
         self._num_written = 0  # until the run has succeeded nothing is known to be there
+        meanwhile()
         logits = self._run([row.token for row in rows], keep_history=True)
         if len(logits) != self.capabilities.vocab_size:
             raise DeviceError(f"the runtime gave {len(logits)} logits; it gave {self.capabilities.vocab_size} before")

@@ -35,11 +35,12 @@ _PREFILL_ROWS = 16
 class Engine:
     """Runs requests on `device` from `start` to `stop`; every public method may be called from any thread.
 
-    `deliver` gets the events of a step in one call, from the engine's thread; it must be quick and may not call
-    back into the engine. Events of one request come in order, and exactly one of them has `finish` set. Device and
-    store belong to the engine while it runs; whoever opened them closes them after `stop`. Without a store, or for a
-    device without pages, contexts live in the slots only. `on_failure` is called once, from the engine's thread, with
-    the reason when the device is given up.
+    `deliver` gets the events of a step in one call, from the engine's thread, when the next step runs or there is none:
+    whoever it wakes works beside the device and does not hold up the step. It must be quick and may not call back into
+    the engine. Events of one request come in order, and exactly one of them has `finish` set. Device and store belong
+    to the engine while it runs; whoever opened them closes them after `stop`. Without a store, or for a device without
+    pages, contexts live in the slots only. `on_failure` is called once, from the engine's thread, with the reason when
+    the device is given up.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class Engine:
         self._scheduler = Scheduler(settings, device.capabilities, swaps=num_stored is not None, num_stored=num_stored)
         self._checked_store_s = clock()
         self._cancelled: list[str] = []
+        # The thread's own: events that wait for the device to be at work.
+        self._news: list[Event] = []
         self._statistics = Statistics(clock())
         self._num_failures_in_row = 0
         self._failure: str | None = None
@@ -163,33 +166,46 @@ class Engine:
         except Exception:
             _log.exception("the engine's loop broke")
             with self._wake:
-                events = self._give_up("the engine broke; see the server's log and restart it")
-            self._deliver(events)
+                self._news += self._give_up("the engine broke; see the server's log and restart it")
+        self._deliver()
 
     def _round(self) -> bool:
         """Wait for work, then move some pages and run one step; False when the engine is to end."""
         with self._wake:
+            is_idle = not self._is_due()
+        if is_idle:
+            self._deliver()
+        with self._wake:
             self._wait()
             started_s = self._clock()
-            events = self._apply_cancels(started_s) + self._scheduler.expire(started_s)
+            self._news += self._apply_cancels(started_s) + self._scheduler.expire(started_s)
             alive = self._scheduler.alive
             over = self._stop_at_s is not None and (started_s >= self._stop_at_s or not alive)
             if over:
-                events += self._scheduler.fail(alive, "the server stopped before the reply was complete", started_s)
-            self._contexts.begin(self._scheduler.admit(started_s))
+                self._news += self._scheduler.fail(alive, "the server stopped before the reply was complete", started_s)
+            admissions = self._scheduler.admit(started_s)
+            self._contexts.begin(admissions)
             if (waiting := self._scheduler.next_to_start) is not None:
                 self._contexts.reconsider(waiting)
             self._statistics.add_scheduling(self._clock() - started_s)
-        self._deliver(events)
-        self._deliver(self._move_contexts())
+        if admissions:
+            # Their contexts are moved first, which takes a while.
+            self._deliver()
+        self._move_contexts()
         with self._wake:
             started_s = self._clock()
             batch = self._scheduler.schedule()
             self._statistics.count_started([sequence for sequence, _ in batch.parts], started_s)
             self._statistics.add_scheduling(self._clock() - started_s)
         if batch.rows:
-            self._deliver(self._step(batch))
-        (self._contexts.save_all if over else self._contexts.save)(self._scheduler.contexts)
+            # In two steps: running the device hands over what was there before.
+            events = self._step(batch)
+            self._news += events
+        with self._wake:
+            is_due = self._contexts.is_due(self._scheduler.contexts)
+        if is_due:
+            self._deliver()
+            (self._contexts.save_all if over else self._contexts.save)(self._scheduler.contexts)
         return not over
 
     def _wait(self) -> None:
@@ -233,20 +249,18 @@ class Engine:
         self._cancelled.clear()
         return events
 
-    def _move_contexts(self) -> list[Event]:
+    def _move_contexts(self) -> None:
         faults = self._contexts.move(others_wait=self._scheduler.can_run)
-        events: list[Event] = []
         for sequence, error in faults:
             _log.error("restoring the context of request %s failed: %s", sequence.id, error)
             with self._wake:
-                events += self._fail([sequence], error)
-        return events
+                self._news += self._fail([sequence], error)
 
     def _step(self, batch: Batch) -> list[Event]:
         """Run `batch`; a device error ends its requests, too many in a row all requests."""
         started_s = self._clock()
         try:
-            outcome = runner.run(self._device, batch, self._clock)
+            outcome = runner.run(self._device, batch, self._clock, self._deliver)
         except DeviceError as error:
             _log.error("a device step of %d rows failed: %s", len(batch.rows), error)
             with self._wake:
@@ -288,9 +302,10 @@ class Engine:
             self._on_failure(failure)
         return self._scheduler.fail(self._scheduler.alive, failure, self._clock())
 
-    def _deliver(self, events: list[Event]) -> None:
-        if not events:
+    def _deliver(self) -> None:
+        if not self._news:
             return
+        events, self._news = self._news, []
         self._statistics.count_ends(events)
         try:
             self._deliver_events(events)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from npuserve.devices.base import Device
+from npuserve.devices.base import Device, nothing
 from npuserve.engine.logprobs import token_logprob
 from npuserve.engine.scheduler import Batch
 from npuserve.engine.sequence import Sequence
@@ -30,13 +30,13 @@ class Outcome:
     sampling_s: float = 0.0
 
 
-def run(device: Device, batch: Batch, clock: Callable[[], float]) -> Outcome:
-    """Step `device` through `batch` and sample.
+def run(device: Device, batch: Batch, clock: Callable[[], float], meanwhile: Callable[[], None] = nothing) -> Outcome:
+    """Step `device` through `batch` and sample; `meanwhile` is for `Device.step`.
 
     Raises DeviceError when the step failed as a whole; a fault that is not the device's own is logged and told as one.
     """
     try:
-        result = device.step(batch.rows)
+        result = device.step(batch.rows, meanwhile)
     except DeviceError:
         raise
     except NpuserveError as error:

@@ -1,12 +1,12 @@
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from npuserve.core import Event, FinishReason, Request, Row, SamplingParams
-from npuserve.devices.base import StepResult
+from npuserve.devices.base import StepResult, nothing
 from npuserve.devices.null import NullDevice
 from npuserve.engine.engine import Engine
 from npuserve.engine.scheduler import Batch, Scheduler
@@ -261,8 +261,8 @@ def test_a_device_that_is_gone_fails_everything_at_once() -> None:
 class WrongLogits(NullDevice):
     """Gives one slot's row a NaN."""
 
-    def step(self, rows: Sequence[Row]) -> StepResult:
-        result = super().step(rows)
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
+        result = super().step(rows, meanwhile)
         wanted = [row for row in rows if row.want_logits]
         logits = result.logits.copy()
         logits[[row.slot == 0 for row in wanted], 5] = np.nan
@@ -283,8 +283,8 @@ def test_a_row_that_is_not_finite_fails_its_own_request_only() -> None:
 class BrokenStep(NullDevice):
     """Breaks on a fault of ours in its first step."""
 
-    def step(self, rows: Sequence[Row]) -> StepResult:
-        result = super().step(rows)
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
+        result = super().step(rows, meanwhile)
         if self.num_steps == 1:
             raise ZeroDivisionError
         return result

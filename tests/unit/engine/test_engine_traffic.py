@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from brake import Brake
 from engine_runs import Replies, greedy, running, store_for
 from npuserve.core import CacheSource, FinishReason, Request, Row, SamplingParams
-from npuserve.devices.base import StepResult
+from npuserve.devices.base import StepResult, nothing
 from npuserve.devices.null import NullDevice
 from npuserve.engine import engine as engine_module
 from npuserve.engine.contexts import StoredContexts
@@ -45,10 +45,10 @@ class Watched(NullDevice):
         self.save_error: Exception | None = None
         self.restore_error: Exception | None = None
 
-    def step(self, rows: Sequence[Row]) -> StepResult:
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
         self.brake.pass_by()
         self.log.append(("step", [row.slot for row in rows]))
-        return replace(super().step(rows), device_s=DEVICE_S)
+        return replace(super().step(rows, meanwhile), device_s=DEVICE_S)
 
     def save(self, slot: int, page: int) -> NDArray[np.uint8]:
         self.log.append(("save", [slot]))

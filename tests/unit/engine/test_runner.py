@@ -1,10 +1,10 @@
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from npuserve.core import Request, Row, SamplingParams
-from npuserve.devices.base import StepResult
+from npuserve.devices.base import StepResult, nothing
 from npuserve.devices.null import NullDevice
 from npuserve.engine import runner
 from npuserve.engine.scheduler import Batch, Scheduler
@@ -21,7 +21,7 @@ class Raising(NullDevice):
         super().__init__()
         self._error = error
 
-    def step(self, rows: Sequence[Row]) -> StepResult:
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
         raise self._error
 
 
