@@ -53,12 +53,13 @@ enum WeightFormat : uint8_t { kInt8 = 0, kInt4 = 1, kFp4 = 2, kNvfp4 = 3 };
 
 constexpr int kGroup = 32;  // output rows that are interleaved
 constexpr int kScaleBytes = kGroup * 4;
+constexpr int64_t kColumnStep = 16;  // columns of int8 that are multiplied at a time
 constexpr int kMaxSubBlocks = 8;  // parts of a block with scales or multipliers of their own
 
 // Packed weights of a group, for each block: scales, then the weights of 32 output rows, dword by dword side by side.
 //
-//   int8        32 fp32 scales; for each 4 columns 32 dwords of bytes w + 128. The last block is cut after
-//               `last_columns`; what is cut off is zero in every row.
+//   int8        32 fp32 scales; for each 4 columns 32 dwords of bytes w + 128. The last block has room for
+//               `stored_columns`, of which those from `last_columns` on are zero in every row and not multiplied.
 //   int4, fp4   32 scale words; for each 8 columns 32 dwords, columns 0..3 in the low halves of the bytes and 4..7 in
 //               the high halves. Codes as in DRAM.
 //   nvfp4       4 times 32 dwords, each the bf16 of two sub-blocks' scales; codes as above; behind the last block 32
@@ -66,13 +67,14 @@ constexpr int kMaxSubBlocks = 8;  // parts of a block with scales or multipliers
 struct PackLayout {
   int64_t num_blocks, depth, last_columns;
   int format;  // WeightFormat
+  int64_t stored_columns = last_columns;
   int64_t sub_blocks() const { return format == kInt8 ? 1 : format == kNvfp4 ? 8 : 4; }
   int64_t scale_bytes() const { return format == kNvfp4 ? 4 * kScaleBytes : kScaleBytes; }
   int64_t code_bytes(int64_t columns) const { return format == kInt8 ? columns * kGroup : columns * kGroup / 2; }
   int64_t block_bytes() const { return scale_bytes() + code_bytes(depth); }
   int64_t group_bytes() const {
     const int64_t row_scales = format == kNvfp4 ? kScaleBytes : 0;
-    return (num_blocks - 1) * block_bytes() + scale_bytes() + code_bytes(last_columns) + row_scales;
+    return (num_blocks - 1) * block_bytes() + scale_bytes() + code_bytes(stored_columns) + row_scales;
   }
 };
 

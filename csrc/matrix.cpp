@@ -180,13 +180,17 @@ bool Machine::pack_matrix(Matrix& matrix) {
     const uint8_t* last_block = dram_.data() + key.data + row_bytes - config_.depth;
     last_columns = kernels_->last_columns(last_block, key.stride, key.num_rows, config_.depth);
   }
-  if (!shadows_.allocate(matrix, {key.num_blocks, config_.depth, last_columns, key.format}, run_number_)) return false;
+  PackLayout layout{key.num_blocks, config_.depth, last_columns, key.format};
+  if (matrix.grows) layout.stored_columns = config_.depth;
+  if (!shadows_.allocate(matrix, layout, run_number_)) return false;
+  // What is not multiplied yet is packed too, as zeros.
+  layout.last_columns = layout.stored_columns;
   const int64_t groups = num_groups(key.num_rows);
   const int64_t group_bytes = matrix.layout.group_bytes();
   const int64_t step = std::max<int64_t>(1, kPackChunkBytes / group_bytes);
   pool_.run(static_cast<int>((groups + step - 1) / step), [&](int chunk, int) {
     for (int64_t g = step * chunk; g < std::min(groups, step * (chunk + 1)); ++g) {
-      pack_group(key, matrix.layout, g, matrix.packed + g * group_bytes);
+      pack_group(key, layout, g, matrix.packed + g * group_bytes);
     }
   });
   if (!matrix.tracked && key.stride == row_bytes) dram_.drop_clean_pages(key.data, key.data + key.num_rows * row_bytes);

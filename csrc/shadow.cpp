@@ -35,7 +35,7 @@ uint8_t* packed_block(const Matrix& matrix, uint64_t row, uint64_t block) {
 }  // namespace
 
 ShadowStore::ShadowStore(size_t limit_bytes, uint64_t dram_bytes, uint64_t depth)
-    : limit_(limit_bytes), depth_(depth), page_lists_((dram_bytes / kPage + 1) * sizeof(uint32_t)), lists_(1) {}
+    : limit_(limit_bytes), depth_(depth), page_sets_((dram_bytes / kPage + 1) * sizeof(uint32_t)), sets_(1) {}
 
 ShadowStore::Use ShadowStore::use(const MatrixKey& key, const Dram& dram, uint64_t run, bool prepare) {
   if (era_ != dram.era() || matrices_.size() >= kMaxMatrices) {
@@ -125,36 +125,69 @@ void ShadowStore::for_each_page(const Matrix& matrix, Visit visit) {
   if (!key.unit) visit_rows(key.scales, key.scale_stride, uint64_t{key.num_blocks} * 4);
 }
 
-void ShadowStore::track(Matrix& matrix) {
-  uint32_t* page_lists = page_lists_.as<uint32_t>();
+template <class Change>
+void ShadowStore::move_pages(const Matrix& matrix, Change change) {
+  uint32_t* page_sets = page_sets_.as<uint32_t>();
+  std::vector<std::pair<uint32_t, uint32_t>> moves;  // few: neighbours share their sets
   for_each_page(matrix, [&](uint64_t page) {
-    if (page_lists[page] == 0) {
-      page_lists[page] = static_cast<uint32_t>(lists_.size());
-      lists_.emplace_back();
+    const uint32_t from = page_sets[page];
+    auto move = std::find_if(moves.begin(), moves.end(), [&](const auto& known) { return known.first == from; });
+    if (move == moves.end()) move = moves.insert(move, {from, change(from)});
+    if (move->second == from) return;
+    page_sets[page] = move->second;
+    ++sets_[move->second].num_pages;
+    if (from != 0 && --sets_[from].num_pages == 0) {
+      sets_[from].matrices.clear();
+      free_sets_.push_back(from);
+      moves.erase(move);  // the number may come back as another set
     }
-    std::vector<Matrix*>& list = lists_[page_lists[page]];
-    if (list.empty() || list.back() != &matrix) list.push_back(&matrix);
+  });
+}
+
+uint32_t ShadowStore::new_set(std::vector<Matrix*> matrices) {
+  if (matrices.empty()) return 0;
+  if (free_sets_.empty()) {
+    sets_.emplace_back();
+    free_sets_.push_back(static_cast<uint32_t>(sets_.size() - 1));
+  }
+  const uint32_t number = free_sets_.back();
+  free_sets_.pop_back();
+  sets_[number].matrices = std::move(matrices);
+  return number;
+}
+
+void ShadowStore::track(Matrix& matrix) {
+  move_pages(matrix, [&](uint32_t from) {
+    std::vector<Matrix*> matrices = sets_[from].matrices;
+    // Scales may share a page with the data.
+    if (!matrices.empty() && matrices.back() == &matrix) return from;
+    matrices.push_back(&matrix);
+    return new_set(std::move(matrices));
   });
   matrix.tracked = true;
   matrix.stale = false;
 }
 
 void ShadowStore::untrack(Matrix& matrix) {
-  for_each_page(matrix, [&](uint64_t page) { std::erase(lists_[page_lists_.as<uint32_t>()[page]], &matrix); });
+  move_pages(matrix, [&](uint32_t from) {
+    std::vector<Matrix*> matrices = sets_[from].matrices;
+    if (std::erase(matrices, &matrix) == 0) return from;
+    return new_set(std::move(matrices));
+  });
   matrix.tracked = matrix.stale = false;
 }
 
 void ShadowStore::written(const WrittenRows& rows, const Dram& dram) {
-  if (lists_.size() == 1) return;
-  const uint32_t* page_lists = page_lists_.as<uint32_t>();
+  if (sets_.size() == 1) return;
+  const uint32_t* page_sets = page_sets_.as<uint32_t>();
   ++write_number_;
-  uint64_t last_page = UINT64_MAX;
+  uint32_t last_set = 0;
   for (uint64_t r = 0; r < rows.num_rows; ++r) {
     const uint64_t begin = rows.begin + r * rows.stride;
     for (uint64_t page = begin / kPage; page <= (begin + rows.row_bytes - 1) / kPage; ++page) {
-      if (page == last_page) continue;
-      last_page = page;
-      for (Matrix* matrix : lists_[page_lists[page]]) {
+      if (page_sets[page] == last_set) continue;
+      last_set = page_sets[page];
+      for (Matrix* matrix : sets_[last_set].matrices) {
         if (matrix->last_write == write_number_) continue;
         matrix->last_write = write_number_;
         if (!matrix->stale) apply(rows, dram, *matrix);
@@ -185,31 +218,54 @@ void ShadowStore::apply_data(const WrittenRows& rows, const Dram& dram, Matrix& 
   const int64_t begin_row = std::max<int64_t>(0, first_row);
   const int64_t end_row = std::min<int64_t>(key.num_rows, first_row + static_cast<int64_t>(rows.num_rows));
   if (first_column >= width || begin_row >= end_row) return;
-  const int64_t begin_quad = first_column / 4;
-  const int64_t end_quad = (end_column + 3) / 4;
-  if (static_cast<uint64_t>((end_row - begin_row) * (end_quad - begin_quad)) > kMaxPatches) {
+  const int64_t begin_column = std::max<int64_t>(0, first_column);
+  const bool one_column = end_column - begin_column == 1;
+  const int64_t num_pieces = one_column ? 1 : (end_column + 3) / 4 - begin_column / 4;
+  if (static_cast<uint64_t>((end_row - begin_row) * num_pieces) > kMaxPatches) {
     matrix.stale = true;
     return;
   }
-  const int64_t depth = static_cast<int64_t>(depth_);
-  const int64_t group_bytes = matrix.layout.group_bytes();
-  const int64_t kept = (int64_t{key.num_blocks} - 1) * depth + matrix.layout.last_columns;
-  for (int64_t column = begin_quad * 4; column < end_column; column += 4) {
-    const uint8_t* source = dram.data() + key.data + column;
-    uint8_t* block = matrix.packed + column / depth * matrix.layout.block_bytes();
-    uint8_t* target = block + kScaleBytes + column % depth * kGroup;
-    for (int64_t n = begin_row; n < end_row; ++n) {
-      uint32_t quad;
-      std::memcpy(&quad, source + n * stride, sizeof quad);
-      if (column >= kept) {
-        if (quad == 0) continue;
-        matrix.stale = true;
-        return;
-      }
-      quad ^= 0x80808080;
-      std::memcpy(target + n / kGroup * group_bytes + n % kGroup * 4, &quad, sizeof quad);
-    }
+  if (one_column) {
+    patch<uint8_t>(dram, matrix, begin_column, begin_row, end_row);
+    return;
   }
+  for (int64_t column = begin_column / 4 * 4; column < end_column; column += 4) {
+    if (!patch<uint32_t>(dram, matrix, column, begin_row, end_row)) return;
+  }
+}
+
+// Puts the columns of a Piece into the copy: a byte as such, as its neighbours would have to wait until it is stored.
+// False when they have no room there.
+template <class Piece>
+bool ShadowStore::patch(const Dram& dram, Matrix& matrix, int64_t column, int64_t begin_row, int64_t end_row) const {
+  const MatrixKey& key = matrix.key;
+  const int64_t depth = static_cast<int64_t>(depth_);
+  const int64_t stride = key.stride;
+  const uint8_t* source = dram.data() + key.data + column;
+  if (const int64_t last = column - (int64_t{key.num_blocks} - 1) * depth; last >= matrix.layout.last_columns) {
+    bool is_zero = true;
+    for (int64_t n = begin_row; n < end_row; ++n) {
+      Piece piece;
+      std::memcpy(&piece, source + n * stride, sizeof piece);
+      is_zero &= piece == 0;
+    }
+    if (is_zero) return true;
+    if (last >= matrix.layout.stored_columns) {
+      matrix.stale = matrix.grows = true;
+      return false;
+    }
+    matrix.layout.last_columns = (last / kColumnStep + 1) * kColumnStep;
+  }
+  const int64_t group_bytes = matrix.layout.group_bytes();
+  uint8_t* block = matrix.packed + column / depth * matrix.layout.block_bytes();
+  uint8_t* target = block + kScaleBytes + column % depth / 4 * 4 * kGroup + column % 4;
+  for (int64_t n = begin_row; n < end_row; ++n) {
+    Piece piece;
+    std::memcpy(&piece, source + n * stride, sizeof piece);
+    piece ^= static_cast<Piece>(0x80808080);
+    std::memcpy(target + n / kGroup * group_bytes + n % kGroup * 4, &piece, sizeof piece);
+  }
+  return true;
 }
 
 void ShadowStore::apply_scales(const WrittenRows& rows, const Dram& dram, Matrix& matrix) const {

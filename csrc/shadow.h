@@ -3,7 +3,7 @@
 // A matrix is packed at its second use. Large ones, the weights, must not have changed since the first; a write
 // under them is noticed at the next use by the DRAM's stamps and drops the copy. Small ones, the blocks of the KV
 // cache, are written all the time: they are found by page at the write itself, and the few written bytes are put
-// into the copy too.
+// into the copy too. A block of V^T fills up column by column; what is still zero at its end is not multiplied.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,7 @@ struct Matrix {
   uint32_t checked_at = 0;  // untracked: DRAM clock up to which it is known to be unchanged
   bool tracked = false;     // writes are put into the copy
   bool stale = false;       // tracked: too much was written, the copy must be made anew
+  bool grows = false;       // the copy is to have room for columns that are zero now
   uint64_t last_write = 0;  // tracked: number of the write that was last looked at
 };
 
@@ -81,8 +82,15 @@ class ShadowStore {
   void untrack(Matrix& matrix);
   template <class Visit>
   void for_each_page(const Matrix& matrix, Visit visit);
+  // The number of a set of `matrices`.
+  uint32_t new_set(std::vector<Matrix*> matrices);
+  // Puts each page of `matrix` into the set whose number `change` makes of that of the one it is in.
+  template <class Change>
+  void move_pages(const Matrix& matrix, Change change);
   void apply(const WrittenRows& rows, const Dram& dram, Matrix& matrix) const;
   void apply_data(const WrittenRows& rows, const Dram& dram, Matrix& matrix) const;
+  template <class Piece>
+  bool patch(const Dram& dram, Matrix& matrix, int64_t column, int64_t begin_row, int64_t end_row) const;
   void apply_scales(const WrittenRows& rows, const Dram& dram, Matrix& matrix) const;
   void release(Matrix& matrix);
   bool evict_oldest(uint64_t run);
@@ -93,8 +101,15 @@ class ShadowStore {
   uint32_t era_ = 0;
   PackedArena arena_;
   std::unordered_map<MatrixKey, Matrix, MatrixHash> matrices_;
-  Mapping page_lists_;                         // per DRAM page: 1 + index into lists_, or 0
-  std::vector<std::vector<Matrix*>> lists_;    // tracked matrices with bytes in the page
+  // The tracked matrices that have bytes in a page. Pages with the same ones share a set, so that a column of V^T, which
+  // has a page for each byte, looks into few. Number 0 is the empty set.
+  struct PageSet {
+    std::vector<Matrix*> matrices;
+    uint64_t num_pages = 0;
+  };
+  Mapping page_sets_;  // per DRAM page: index into sets_
+  std::vector<PageSet> sets_;
+  std::vector<uint32_t> free_sets_;
 };
 
 }  // namespace npu

@@ -9,8 +9,6 @@
 namespace npu {
 namespace {
 
-constexpr int64_t kColumnStep = 16;
-
 int64_t last_columns(const uint8_t* last_block, int64_t stride, int64_t num_rows, int64_t depth) {
   int64_t used = kColumnStep;
   for (int64_t n = 0; n < num_rows && used < depth; ++n) {
