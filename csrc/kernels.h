@@ -100,6 +100,7 @@ struct MmJob {
   int64_t out_stride;
   const uint32_t* alpha;  // [rows] or null
   bool accumulate;
+  int64_t ahead;  // from the weights in use to those to be fetched, in bytes; 0: as the kernel thinks best
 };
 
 using VopKernel = void (*)(const VopJob&);

@@ -65,9 +65,9 @@ void Machine::check_tmem(uint64_t base, uint64_t num_words, const char* what) co
   }
 }
 
-void Machine::wrote(const WrittenRows& rows) {
+void Machine::wrote(const WrittenRows& rows, Lines* lookups) {
   dram_.stamp_rows(rows.begin, rows.stride, rows.num_rows, rows.row_bytes);
-  shadows_.written(rows, dram_);
+  shadows_.written(rows, dram_, lookups);
 }
 
 void Machine::map_file(const std::string& path, uint64_t offset, uint64_t size, uint64_t address) {
@@ -107,6 +107,8 @@ uint64_t Machine::run(const std::array<uint32_t, 8>& arguments, uint64_t max_ins
   pool_.wake();
   arguments_ = arguments;
   start_program(arguments);
+  program_->matrices.restart();
+  program_->stored.restart();
   retired_ = 0;
   limit_ = max_instructions;
   ++run_number_;

@@ -53,7 +53,7 @@ class Machine {
   int num_threads() const { return pool_.num_threads(); }
   Dram& dram() { return dram_; }
   // After a write to DRAM that began with dram().tick().
-  void wrote(const WrittenRows& rows);
+  void wrote(const WrittenRows& rows, Lines* lookups = nullptr);
   // See Dram::map_file.
   void map_file(const std::string& path, uint64_t offset, uint64_t size, uint64_t address);
   uint32_t* tmem() { return tmem_.as<uint32_t>(); }
@@ -80,10 +80,6 @@ class Machine {
   struct Operand {
     uint64_t base, row_stride;
     bool per_column;
-  };
-  // Bytes in DRAM: element (r, c) at begin + r * row_stride + c * element_stride.
-  struct ElementGrid {
-    uint64_t begin, rows, cols, row_stride, element_stride;
   };
   // What a VOP writes and reads; a reduction writes `width` words at the end of each row.
   struct Footprint {
@@ -116,7 +112,7 @@ class Machine {
   void quantize(const QuantizeJob& job);
   void prefetch_elements(const ElementGrid& grid) const;
   // Quantized bytes, row r at r * source_stride of quantized_, to where QST wants them.
-  void store_elements(const ElementGrid& grid, uint64_t source_stride);
+  void store_elements(const ElementGrid& grid, uint64_t source_stride, Lines* lookups);
   void vop(Instruction& in);
   void outer(Instruction& in);
   void mm(const Instruction& in);

@@ -13,6 +13,8 @@ constexpr double kPackedBytesPerNs = 32;
 constexpr double kMultiplyAddsPerNs = 350;
 constexpr double kParallelNs = 4000;
 constexpr double kChunkNs = 1500;
+// Of larger matrices the processor's own prefetcher has time to see the stream.
+constexpr uint64_t kReplayedBytes = 128 << 10;
 // Groups that are packed at a time when no packed copy is kept.
 constexpr int64_t kScratchGroups = 1;
 // Packed by one thread at a time.
@@ -118,7 +120,11 @@ void Machine::mm(const Instruction& in) {
 }
 
 void Machine::multiply(const MatrixKey& key, MmJob job) {
-  const ShadowStore::Use use = shadows_.use(key, dram_, run_number_);
+  KnownMatrix* known = nullptr;
+  if (key.num_rows * key.row_bytes(config_.depth) <= kReplayedBytes && !program_->matrices.full()) {
+    known = &program_->matrices.next();
+  }
+  const ShadowStore::Use use = shadows_.use(key, dram_, run_number_, false, known ? *known : KnownMatrix{});
   const Matrix& matrix = use.matrix;
   const bool packed =
       use.advice == ShadowStore::kUsePacked || (use.advice == ShadowStore::kPackNow && pack_matrix(use.matrix));
@@ -151,7 +157,18 @@ void Machine::multiply(const MatrixKey& key, MmJob job) {
   const double bytes = static_cast<double>(groups * group_bytes);
   const double weights = key.format == kInt8 ? bytes : 2 * bytes;
   const double ns = std::max(bytes / kPackedBytesPerNs, weights * static_cast<double>(job.rows) / kMultiplyAddsPerNs);
-  if (ns < kParallelNs || pool_.num_threads() == 1) return run_groups(0, groups, 0);
+  if (ns < kParallelNs || pool_.num_threads() == 1) {
+    if (packed && known) {
+      *known = {&use.matrix, shadows_.generation(), matrix.packed};
+      if (const KnownMatrix* later = program_->matrices.later(); later && later->packed) {
+        Lines lines;
+        lines.add(later->matrix);
+        lines.fetch();
+        job.ahead = later->packed - matrix.packed;
+      }
+    }
+    return run_groups(0, groups, 0);
+  }
   const int64_t wanted = std::min(static_cast<int64_t>(ns / kChunkNs), int64_t{8} * pool_.num_threads());
   const int64_t step = std::max<int64_t>(1, groups / wanted);
   pool_.run(static_cast<int>((groups + step - 1) / step), [&](int chunk, int thread) {

@@ -105,7 +105,16 @@ void Machine::qst(const Instruction& in) {
 
   dram_.tick();
   const ElementGrid grid{target, rows, written, row_stride, element_stride};
-  prefetch_elements(grid);
+  Lines* lookups = nullptr;
+  if (!program_->stored.full()) {
+    Stored& stored = program_->stored.next();
+    stored = {grid, {}};
+    lookups = &stored.lookups;
+    if (const Stored* later = program_->stored.later()) {
+      prefetch_elements(later->grid);
+      later->lookups.fetch();
+    }
+  }
   quantized_.resize(rows * cols);
   quantized_scales_.resize(size_t{rows} * num_blocks);
   QuantizeJob job{};
@@ -120,15 +129,15 @@ void Machine::qst(const Instruction& in) {
   job.scales_stride = num_blocks;
   job.whole_row = whole_row;
   quantize(job);
-  store_elements(grid, cols);
+  store_elements(grid, cols, lookups);
   for (uint64_t r = 0; r < rows; ++r) {
     std::memcpy(dram_.data() + scale_target + r * scales_per_row * 4, &quantized_scales_[r * num_blocks],
                 scales_per_row * 4);
   }
-  wrote({scale_target, 0, 1, scale_end - scale_target});
+  wrote({scale_target, 0, 1, scale_end - scale_target}, lookups);
 }
 
-// A column of V^T has each byte in a line of its own, and none of them is in a cache; the misses overlap the quantizer.
+// A column of V^T has each byte in a line of its own, and none of them is in a cache.
 void Machine::prefetch_elements(const ElementGrid& grid) const {
   constexpr uint64_t kMaxLines = 512;
   if (grid.rows > kMaxLines || grid.cols > kMaxLines) return;
@@ -140,20 +149,20 @@ void Machine::prefetch_elements(const ElementGrid& grid) const {
   }
 }
 
-void Machine::store_elements(const ElementGrid& grid, uint64_t source_stride) {
+void Machine::store_elements(const ElementGrid& grid, uint64_t source_stride, Lines* lookups) {
   const int8_t* source = quantized_.data();
   const auto element = [&](uint64_t r, uint64_t c) -> uint8_t& {
     return dram_.data()[grid.begin + r * grid.row_stride + c * grid.element_stride];
   };
   if (grid.element_stride == 1) {
     for (uint64_t r = 0; r < grid.rows; ++r) std::memcpy(&element(r, 0), source + r * source_stride, grid.cols);
-    wrote({grid.begin, grid.row_stride, grid.rows, grid.cols});
+    wrote({grid.begin, grid.row_stride, grid.rows, grid.cols}, lookups);
   } else if (grid.row_stride == 1 && grid.element_stride >= grid.rows) {
     // Rows side by side as columns: written along the columns, which are contiguous and do not overlap.
     for (uint64_t c = 0; c < grid.cols; ++c) {
       for (uint64_t r = 0; r < grid.rows; ++r) element(r, c) = static_cast<uint8_t>(source[r * source_stride + c]);
     }
-    wrote({grid.begin, grid.element_stride, grid.cols, grid.rows});
+    wrote({grid.begin, grid.element_stride, grid.cols, grid.rows}, lookups);
   } else {
     for (uint64_t r = 0; r < grid.rows; ++r) {
       for (uint64_t c = 0; c < grid.cols; ++c) element(r, c) = static_cast<uint8_t>(source[r * source_stride + c]);

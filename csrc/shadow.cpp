@@ -37,13 +37,21 @@ uint8_t* packed_block(const Matrix& matrix, uint64_t row, uint64_t block) {
 ShadowStore::ShadowStore(size_t limit_bytes, uint64_t dram_bytes, uint64_t depth)
     : limit_(limit_bytes), depth_(depth), page_sets_((dram_bytes / kPage + 1) * sizeof(uint32_t)), sets_(1) {}
 
-ShadowStore::Use ShadowStore::use(const MatrixKey& key, const Dram& dram, uint64_t run, bool prepare) {
+ShadowStore::Use ShadowStore::use(const MatrixKey& key, const Dram& dram, uint64_t run, bool prepare,
+                                  const KnownMatrix& guess) {
   if (era_ != dram.era() || matrices_.size() >= kMaxMatrices) {
     clear();
     era_ = dram.era();
   }
-  const auto [place, is_new] = matrices_.try_emplace(key);
-  Matrix& matrix = place->second;
+  const bool guessed = guess.matrix && guess.generation == generation_ && guess.matrix->key == key;
+  bool is_new = false;
+  Matrix* found = guess.matrix;
+  if (!guessed) {
+    const auto place = matrices_.try_emplace(key);
+    found = &place.first->second;
+    is_new = place.second;
+  }
+  Matrix& matrix = *found;
   matrix.key = key;
   matrix.last_run = run;
   if (matrix.tracked) return {matrix, matrix.stale ? kPackNow : kUsePacked};
@@ -98,6 +106,7 @@ void ShadowStore::clear() {
     if (matrix.tracked) untrack(matrix);
   }
   matrices_.clear();
+  ++generation_;
   arena_.clear();
   packed_ = 0;
 }
@@ -177,7 +186,7 @@ void ShadowStore::untrack(Matrix& matrix) {
   matrix.tracked = matrix.stale = false;
 }
 
-void ShadowStore::written(const WrittenRows& rows, const Dram& dram) {
+void ShadowStore::written(const WrittenRows& rows, const Dram& dram, Lines* lookups) {
   if (sets_.size() == 1) return;
   const uint32_t* page_sets = page_sets_.as<uint32_t>();
   ++write_number_;
@@ -187,9 +196,15 @@ void ShadowStore::written(const WrittenRows& rows, const Dram& dram) {
     for (uint64_t page = begin / kPage; page <= (begin + rows.row_bytes - 1) / kPage; ++page) {
       if (page_sets[page] == last_set) continue;
       last_set = page_sets[page];
+      if (lookups) {
+        lookups->add(&page_sets[page]);
+        lookups->add(&sets_[last_set]);
+        lookups->add(sets_[last_set].matrices.data());
+      }
       for (Matrix* matrix : sets_[last_set].matrices) {
         if (matrix->last_write == write_number_) continue;
         matrix->last_write = write_number_;
+        if (lookups) lookups->add(matrix);
         if (!matrix->stale) apply(rows, dram, *matrix);
       }
     }

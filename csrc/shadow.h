@@ -6,6 +6,7 @@
 // into the copy too. A block of V^T fills up column by column; what is still zero at its end is not multiplied.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -59,6 +60,30 @@ struct WrittenRows {
   uint64_t end() const { return begin + (num_rows - 1) * stride + row_bytes; }
 };
 
+// A matrix as it was found once; it stands only as long as the store's generation has not changed.
+struct KnownMatrix {
+  Matrix* matrix = nullptr;
+  uint32_t generation = 0;
+  const uint8_t* packed = nullptr;
+};
+
+// Places in memory that will be read soon.
+struct Lines {
+  static constexpr int kMax = 12;
+  std::array<const void*, kMax> place;
+  int count = 0;
+
+  void add(const void* line) {
+    if (count < kMax) place[static_cast<size_t>(count++)] = line;
+  }
+  void add(const Matrix* matrix) {
+    for (size_t i = 0; i < sizeof *matrix; i += 64) add(reinterpret_cast<const char*>(matrix) + i);
+  }
+  void fetch() const {
+    for (int i = 0; i < count; ++i) __builtin_prefetch(place[static_cast<size_t>(i)]);
+  }
+};
+
 class ShadowStore {
  public:
   ShadowStore(size_t limit_bytes, uint64_t dram_bytes, uint64_t depth);
@@ -68,12 +93,15 @@ class ShadowStore {
     Matrix& matrix;  // valid until the next use()
     Advice advice;
   };
-  // `run` numbers the runs of the machine; with `prepare` the matrix is to be packed at its first use.
-  Use use(const MatrixKey& key, const Dram& dram, uint64_t run, bool prepare = false);
+  // `run` numbers the runs of the machine; with `prepare` the matrix is to be packed at its first use. `guess` may be
+  // out of date.
+  Use use(const MatrixKey& key, const Dram& dram, uint64_t run, bool prepare = false, const KnownMatrix& guess = {});
   // Room for the packed form, evicting what the last runs have not used; null when there is none.
   uint8_t* allocate(Matrix& matrix, const PackLayout& layout, uint64_t run);
-  // To be called after every write to DRAM.
-  void written(const WrittenRows& rows, const Dram& dram);
+  // To be called after every write to DRAM. Notes in `lookups`, if given, what it had to look up.
+  void written(const WrittenRows& rows, const Dram& dram, Lines* lookups = nullptr);
+  // Changes when matrices are forgotten.
+  uint32_t generation() const { return generation_; }
   size_t packed_bytes() const { return packed_; }
 
  private:
@@ -98,7 +126,7 @@ class ShadowStore {
 
   size_t limit_, packed_ = 0;
   uint64_t depth_, write_number_ = 0;
-  uint32_t era_ = 0;
+  uint32_t era_ = 0, generation_ = 0;
   PackedArena arena_;
   std::unordered_map<MatrixKey, Matrix, MatrixHash> matrices_;
   // The tracked matrices that have bytes in a page. Pages with the same ones share a set, so that a column of V^T, which

@@ -30,9 +30,10 @@ struct VnniDot {
 
   // Four columns of every row against four of every output.
   template <int ROWS>
-  static NPU_INLINE void step(__m512i (&sum)[ROWS][2], const uint8_t* weights, const int8_t* act, int64_t act_stride) {
+  static NPU_INLINE void step(__m512i (&sum)[ROWS][2], const uint8_t* weights, const int8_t* act, int64_t act_stride,
+                              int64_t bytes_ahead) {
     const __m512i w[2] = {_mm512_loadu_si512(weights), _mm512_loadu_si512(weights + 64)};
-    const char* const ahead = reinterpret_cast<const char*>(weights + kPrefetchBytes<ROWS>);
+    const char* const ahead = reinterpret_cast<const char*>(weights + bytes_ahead);
     _mm_prefetch(ahead, _MM_HINT_T0);
     _mm_prefetch(ahead + 64, _MM_HINT_T0);
     for (int j = 0; j < ROWS; ++j) {
@@ -46,7 +47,8 @@ struct VnniDot {
 
   template <int ROWS>
   static NPU_INLINE void run(Sums<ROWS>& dot, const uint8_t* weights, const int8_t* act, int64_t act_stride,
-                             int64_t columns) {
+                             int64_t columns, int64_t ahead) {
+    const int64_t bytes_ahead = ahead ? ahead : kPrefetchBytes<ROWS>;
     __m512i sum[ROWS][2];
     for (int j = 0; j < ROWS; ++j) {
       for (int v = 0; v < 2; ++v) sum[j][v] = (__m512i)dot[j][v];
@@ -54,7 +56,7 @@ struct VnniDot {
     // Columns come in sixteens. One exit from the loop keeps the accumulators where they are.
     const int8_t* const end = act + columns;
     do {
-      for (int i = 0; i < 4; ++i) step<ROWS>(sum, weights + i * 4 * kGroup, act + i * 4, act_stride);
+      for (int i = 0; i < 4; ++i) step<ROWS>(sum, weights + i * 4 * kGroup, act + i * 4, act_stride, bytes_ahead);
       weights += 16 * kGroup;
       act += 16;
     } while (act != end);

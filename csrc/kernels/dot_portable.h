@@ -36,7 +36,7 @@ struct PortableDot {
 
   template <int ROWS>
   static NPU_INLINE void run(Sums<ROWS>& dot, const uint8_t* weights, const int8_t* act, int64_t act_stride,
-                             int64_t columns) {
+                             int64_t columns, int64_t) {
     for (int first = 0; first < kVectors; first += kStep) {
       I sum[ROWS][kStep];
       for (int j = 0; j < ROWS; ++j) {

@@ -81,7 +81,7 @@ void mm_tile(const MmJob& job, const uint8_t* packed, int64_t row, int64_t first
     for (int j = 0; j < ROWS; ++j) {
       for (int v = 0; v < kVectors; ++v) dot[j][v] = splat(job.bias[(row + j) * num_blocks + k]);
     }
-    Dot::template run<ROWS>(dot, block + kScaleBytes, act, job.act_stride, columns);
+    Dot::template run<ROWS>(dot, block + kScaleBytes, act, job.act_stride, columns, job.ahead);
     tile.add_block(job, dot, block, row, k);
   }
   tile.write(job, row, first_output, num_blocks, nullptr);
