@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from live_server import Script
@@ -10,7 +10,7 @@ from npuserve.checkpoints.checkpoint import Checkpoint
 from npuserve.cli import otpu_serve
 from npuserve.config import ServeSettings
 from npuserve.core import Row
-from npuserve.devices.base import StepResult
+from npuserve.devices.base import StepResult, nothing
 from npuserve.devices.null import NullDevice
 
 
@@ -19,10 +19,10 @@ class Held(NullDevice):
 
     hold = Path()
 
-    def step(self, rows: Sequence[Row]) -> StepResult:
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
         while self.num_steps >= 5 and self.hold.exists():
             time.sleep(0.01)
-        return super().step(rows)
+        return super().step(rows, meanwhile)
 
 
 def open_null(settings: ServeSettings, checkpoint: Checkpoint) -> NullDevice:
