@@ -17,7 +17,7 @@ from npuserve.isa.machine import MachineConfig
 from npuserve.models.weight_formats import describe_formats
 from npuserve.program.decoder import build
 from npuserve.program.dram import BEAT, PAGE, DramLayout
-from npuserve.program.geometry import round_up
+from npuserve.program.geometry import ATTENTION_BLOCK, round_up
 from npuserve.program.image import VERSION, Image
 from npuserve.program.step_table import Segment, StepTable, segments_of
 from npuserve.program.tmem import Shape
@@ -27,6 +27,7 @@ REQUIRED = Caps.GEN
 WARM_UP_STEPS = 2
 """The simulator packs the weights during the second run."""
 STOPPED = Status.ERROR | Status.AXI_ERR | Status.WAIT_TO
+_STOPPED = STOPPED.value
 
 
 class OtpuDevice:
@@ -178,22 +179,24 @@ class OtpuDevice:
             status = self._wait(Status.HALTED, set_when_done=True)
         finally:
             link.write_register(Register.CTRL, Control(0))
-        if status & STOPPED:
-            count = link.read_register(Register.ICOUNT)
-            raise DeviceError(f"the card stopped after {count} instructions with {(status & STOPPED).name}")
+        if status & _STOPPED:
+            count, reasons = link.read_register(Register.ICOUNT), Status(status) & STOPPED
+            raise DeviceError(f"the card stopped after {count} instructions with {reasons.name}")
         self._wait(Status.WR_IDLE, set_when_done=True)
 
-    def _wait(self, bit: Status, *, set_when_done: bool, timeout_s: float = 60.0) -> Status:
+    def _wait(self, bit: Status, *, set_when_done: bool, timeout_s: float = 60.0) -> int:
         """Poll STATUS: spin shortly, then sleep a little longer each time, at most a millisecond."""
+        mask = bit.value
         started = time.monotonic()
         while True:
-            status = Status(self._link.read_register(Register.STATUS))
-            if bool(status & bit) == set_when_done:
+            # A plain number: flags cost microseconds, and this is on the way of every token.
+            status = self._link.read_register(Register.STATUS)
+            if bool(status & mask) == set_when_done:
                 return status
             waited = time.monotonic() - started
             if waited > timeout_s:
                 raise DeviceError(
-                    f"the card did not reach {bit.name} within {timeout_s:.0f} s; its STATUS is {status!r}"
+                    f"the card did not reach {bit.name} within {timeout_s:.0f} s; its STATUS is {Status(status)!r}"
                 )
             if waited > 100e-6:
                 time.sleep(min(waited / 32, 1e-3))
@@ -235,9 +238,8 @@ class _Step:
         self.positions = np.array([rows[index].position for index in order])
         if not (self.tokens.min() >= 0 and self.tokens.max() < capabilities.vocab_size):
             raise ValueError(f"token ids go from 0 to {capabilities.vocab_size - 1}")
-        full = np.array([segment.full_blocks for segment in segments])
-        counts = np.array([segment.num_rows for segment in segments])
-        self.masks_from = np.repeat(full, counts) * 256
+        self.masks_from = (self.positions + 1) // ATTENTION_BLOCK * ATTENTION_BLOCK
+        self.masks_from[:prefill_rows] = self.masks_from[0]
         self.logit_order = self._logit_order(rows, order, len(rows) - logit_rows)
 
     @staticmethod

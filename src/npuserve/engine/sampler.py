@@ -38,11 +38,15 @@ class Sampler:
         softmax, min_p, top_p, and the draw of (seed, len(tokens)). Equal logits rank by token id, lowest first.
         `logits` is left as it was. Raises DeviceError when the logits are not finite or no token is left.
         """
-        if not (np.isfinite(logits.min()) and np.isfinite(logits.max())):
+        # The first NaN counts as the highest.
+        highest = int(logits.argmax())
+        if not (np.isfinite(logits[highest]) and np.isfinite(logits.min())):
             raise DeviceError(f"the device gave logits that are not finite at position {len(tokens)}")
         with np.errstate(over="ignore"):
             adjusted = self._adjust(logits, tokens, allowed)
             greedy = self._params.temperature == 0.0
+            if greedy and adjusted is logits:
+                return highest
             ids = adjusted.argmax(axis=0, keepdims=True) if greedy else top_ids(adjusted, self._params.top_k)
             if not (len(ids) and np.isfinite(adjusted[ids[0]])):
                 raise DeviceError(f"bias, penalties and min_tokens leave no token to choose at position {len(tokens)}")

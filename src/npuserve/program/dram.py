@@ -164,11 +164,11 @@ class LayerLayout:
             self.geometry.facts.formats.inputs,
         )
 
-    @property
+    @cached_property
     def stride(self) -> int:
         return self.input_projection.end
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
         mixer_and_mlp = self.qkv, self.o, self.gate_up, self.down
         return (*mixer_and_mlp, self.inputs, self.input_gate, self.input_projection)
@@ -186,53 +186,53 @@ class KvLayout:
 
     geometry: LayerGeometry
 
-    @property
+    @cached_property
     def k_row(self) -> int:
         """Bytes of one position's key of one head."""
         return self.geometry.head
 
-    @property
+    @cached_property
     def k_head(self) -> int:
         return self.geometry.positions * self.k_row
 
-    @property
+    @cached_property
     def k_scale_row(self) -> int:
         return self.geometry.head // BLOCK * WORD
 
-    @property
+    @cached_property
     def k_scale_head(self) -> int:
         return self.geometry.positions * self.k_scale_row
 
-    @property
+    @cached_property
     def k_scales(self) -> int:
         return self.geometry.facts.num_kv_heads * self.k_head
 
-    @property
+    @cached_property
     def v_scales(self) -> int:
         return self.k_scales + self.geometry.facts.num_kv_heads * self.k_scale_head
 
-    @property
+    @cached_property
     def v_scale_head(self) -> int:
         return self.geometry.positions * WORD
 
-    @property
+    @cached_property
     def v_head(self) -> int:
         return self.geometry.value_rows * self.geometry.v_row_stride_bytes
 
-    @property
+    @cached_property
     def values(self) -> int:
         return round_up(self.v_scales + self.geometry.facts.num_kv_heads * self.v_scale_head, BLOCK)
 
-    @property
+    @cached_property
     def state(self) -> int:
         return round_up(self.values + self.geometry.facts.num_kv_heads * self.v_head, BLOCK)
 
-    @property
+    @cached_property
     def state_bytes(self) -> int:
         """In whole blocks."""
         return round_up(self.geometry.state * WORD, BLOCK)
 
-    @property
+    @cached_property
     def stride(self) -> int:
         return self.state + self.state_bytes if self.geometry.facts.owns_cache else 0
 
@@ -270,7 +270,7 @@ class DramLayout:
         """Of each kind of layer."""
         return tuple(LayerLayout(geometry) for geometry in self.geometry.kinds)
 
-    @property
+    @cached_property
     def layer(self) -> LayerLayout:
         """Of the usual layer."""
         return self.kinds[0]
@@ -280,7 +280,7 @@ class DramLayout:
         """Of each kind of layer."""
         return tuple(KvLayout(geometry) for geometry in self.geometry.kinds)
 
-    @property
+    @cached_property
     def kv(self) -> KvLayout:
         """Of the usual layer."""
         return self.kv_kinds[0]
@@ -302,19 +302,19 @@ class DramLayout:
                 end += kv.stride
         return (*starts, end)
 
-    @property
+    @cached_property
     def directory(self) -> int:
         """Per layer DIRECTORY_WORDS words: its address, then for each kind 1 if it is of that kind, else 0."""
         return self.layer_starts[-1]
 
-    @property
+    @cached_property
     def directory_bytes(self) -> int:
         """Nothing where all layers are of one kind."""
         if len(self.kinds) == 1:
             return 0
         return round_up(self.geometry.facts.num_layers * DIRECTORY_WORDS * WORD, BLOCK)
 
-    @property
+    @cached_property
     def final_norm(self) -> int:
         return self.directory + self.directory_bytes
 
@@ -324,35 +324,35 @@ class DramLayout:
         facts = self.geometry.facts
         return matrix_at(start, facts.vocab_size, self.geometry.hidden, facts.head_format, paired=facts.formats.paired)
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
         """One layer's of each kind, and the head."""
         return (*(matrix for kind in self.kinds for matrix in kind.matrices), self.head)
 
-    @property
+    @cached_property
     def image_bytes(self) -> int:
         return round_up(self.head.end, PAGE)
 
-    @property
+    @cached_property
     def row_record_words(self) -> int:
         """What the host writes for one row at most: hidden state, cosines, sines, and two blocks of each mask."""
         masks = 1 + 2 * len(self.geometry.windows)
         return self.geometry.hidden + self.geometry.rotary_words + masks * 2 * ATTENTION_BLOCK
 
-    @property
+    @cached_property
     def rows(self) -> int:
         return self.image_bytes
 
-    @property
+    @cached_property
     def segments(self) -> int:
         return round_up(self.rows + self.max_rows * self.row_record_words * WORD, PAGE)
 
-    @property
+    @cached_property
     def inputs(self) -> int:
         words = self.geometry.facts.num_layers * (1 + self.max_rows) * WORDS_PER_SEGMENT
         return round_up(self.segments + words * WORD, PAGE)
 
-    @property
+    @cached_property
     def logits(self) -> int:
         words = self.geometry.facts.num_layers * self.max_rows * self.geometry.facts.input_size
         return round_up(self.inputs + words * WORD, PAGE)
@@ -361,15 +361,15 @@ class DramLayout:
     def slots(self) -> int:
         return round_up(self.logits + self.max_rows * self.geometry.facts.vocab_size * WORD, PAGE)
 
-    @property
+    @cached_property
     def slot_stride(self) -> int:
         return round_up(self.kv_starts[-1], PAGE)
 
-    @property
+    @cached_property
     def programs(self) -> int:
         return self.slots + self.num_slots * self.slot_stride
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes in all, with room for one program behind the slots."""
         return self.programs + (2 << 20)

@@ -37,25 +37,30 @@ class Segment:
     def masked_blocks(self) -> int:
         return (self.position + self.num_rows - 1) // ATTENTION_BLOCK + 1 - self.full_blocks
 
-    def blocks(self, window: int | None) -> "Blocks":
-        """What its rows see, each `window` positions at most."""
-        full = self.full_blocks
-        if window is None:
-            return Blocks(0, 0, full)
-        first = max(0, self.position - window + 1) // ATTENTION_BLOCK
-        last_begins_at = max(0, self.position + self.num_rows - window)
-        first_whole = min(-(-last_begins_at // ATTENTION_BLOCK), full)
-        return Blocks(first, max(first_whole, first), max(full, first))
+
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Attention blocks from `first` on: masked ones before `full`, those that all rows see whole, and from `last` on
-    masked ones again."""
+    """What segments see, [segments] each: masked attention blocks from `first` on, those that all rows see whole from
+    `full` on, and from `last` on masked ones again."""
 
-    first: int
-    full: int
-    last: int
+    first: Numbers
+    full: Numbers
+    last: Numbers
+
+
+def visible_blocks(positions: Numbers, counts: Numbers, window: int | None) -> Blocks:
+    """Of segments of `counts` rows from `positions` on, [segments] both, each of whose rows sees `window` positions."""
+    whole = (positions + 1) // ATTENTION_BLOCK
+    if window is None:
+        zeros = np.zeros_like(whole)
+        return Blocks(zeros, zeros, whole)
+    first = np.maximum(positions - window + 1, 0) // ATTENTION_BLOCK
+    last_begins_at = np.maximum(positions + counts - window, 0)
+    full = np.minimum(-(-last_begins_at // ATTENTION_BLOCK), whole)
+    return Blocks(first, np.maximum(full, first), np.maximum(whole, first))
 
 
 def segments_of(rows: Sequence[Row]) -> list[Segment]:
@@ -85,11 +90,12 @@ class StepTable:
         self._rotation = Rotation(facts.hidden_size) if facts.rotated else None
         rotations = [_angles(facts, dram.geometry.positions) for facts in dram.geometry.rotaries]
         self._angles = np.concatenate(rotations, axis=1) if rotations else None
+        self._segment_words = [_SegmentWords(dram, kv) for kv in dram.kv_kinds]
         layers = range(facts.num_layers)
-        self._layer_kinds = [facts.kind_of(layer) for layer in layers]
-        self._layer_steps = np.zeros((facts.num_layers, 1, WORDS_PER_SEGMENT), np.uint32)
+        self._layer_kinds = np.array([facts.kind_of(layer) for layer in layers])
+        self._layer_starts = np.zeros((facts.num_layers, 1, WORDS_PER_SEGMENT), np.int64)
         for layer in layers:
-            self._layer_steps[layer, 0, : SegmentWord.FULL_BLOCKS] = dram.kv_starts[facts.cache_of(layer)]
+            self._layer_starts[layer, 0, : SegmentWord.FULL_BLOCKS] = dram.kv_starts[facts.cache_of(layer)]
         self._columns = np.arange(2 * ATTENTION_BLOCK)
 
     def rows(
@@ -116,10 +122,11 @@ class StepTable:
         visible = offsets <= (positions - masks_from)[:, None]
         table[:, at : at + columns] = np.where(visible, VISIBLE, HIDDEN)
         for window in geometry.windows:
-            blocks = [segment.blocks(window) for segment in segments for _ in range(segment.num_rows)]
-            for starts in ([block.first for block in blocks], [block.last for block in blocks]):
+            _, begins, counts = _columns(segments)
+            blocks = visible_blocks(begins, counts, window)
+            for starts in (blocks.first, blocks.last):
                 at += columns
-                seen = np.array(starts)[:, None] * ATTENTION_BLOCK + offsets
+                seen = np.repeat(starts, counts)[:, None] * ATTENTION_BLOCK + offsets
                 visible = (seen <= positions[:, None]) & (seen > positions[:, None] - window)
                 table[:, at : at + columns] = np.where(visible, VISIBLE, HIDDEN)
         return table.view(np.uint8).reshape(-1)
@@ -140,31 +147,55 @@ class StepTable:
 
     def segments(self, segments: Sequence[Segment]) -> NDArray[np.uint8]:
         """The segment words of every layer, bytes, [layers][segments][16]."""
-        kinds = [[self._words(kv, segment) for segment in segments] for kv in self._dram.kv_kinds]
-        words = np.array(kinds, np.uint32)[self._layer_kinds] + self._layer_steps
+        slots, positions, counts = _columns(segments)
+        kinds = np.array([words.of(slots, positions, counts) for words in self._segment_words])
+        words: NDArray[np.uint32] = (kinds[self._layer_kinds] + self._layer_starts).astype(np.uint32)
         return words.view(np.uint8).reshape(-1)
 
-    def _words(self, kv: KvLayout, segment: Segment) -> list[int]:
-        """Of a layer whose cache begins where the slot does."""
-        position, blocks = segment.position, segment.blocks(kv.geometry.facts.window)
-        skipped = blocks.first * ATTENTION_BLOCK
-        base = self._dram.slots + segment.slot * self._dram.slot_stride
-        words = [0] * WORDS_PER_SEGMENT
-        words[SegmentWord.KEYS] = base + skipped * kv.k_row
-        words[SegmentWord.KEY_SCALES] = base + kv.k_scales + skipped * kv.k_scale_row
-        words[SegmentWord.VALUES] = base + kv.values + skipped
-        words[SegmentWord.VALUE_SCALES] = base + kv.v_scales + skipped * WORD
-        words[SegmentWord.WRITE_KEYS] = base + position * kv.k_row
-        words[SegmentWord.WRITE_KEY_SCALES] = base + kv.k_scales + position * kv.k_scale_row
-        words[SegmentWord.WRITE_VALUES] = base + kv.values + position
-        words[SegmentWord.WRITE_VALUE_SCALES] = base + kv.v_scales + position * WORD
-        words[SegmentWord.STATE] = base + kv.state
-        words[SegmentWord.HAS_STATE] = int(position > 0)
-        words[SegmentWord.IS_NEW] = int(position == 0)
-        words[SegmentWord.FIRST_BLOCKS] = blocks.full - blocks.first
-        words[SegmentWord.FULL_BLOCKS] = blocks.last - blocks.full
-        words[SegmentWord.MASKED_BLOCKS] = (position + segment.num_rows - 1) // ATTENTION_BLOCK + 1 - blocks.last
+
+class _SegmentWords:
+    """The words of segments in a kind of layer whose cache begins where the slot does.
+
+    Addresses are a constant and multiples of the slot, the position and the positions before the first block.
+    """
+
+    def __init__(self, dram: DramLayout, kv: KvLayout) -> None:
+        self._window = kv.geometry.facts.window
+        self._base, self._per_slot, self._per_position, self._per_skipped = np.zeros((4, WORDS_PER_SEGMENT), np.int64)
+        parts = {
+            (SegmentWord.KEYS, SegmentWord.WRITE_KEYS): (0, kv.k_row),
+            (SegmentWord.KEY_SCALES, SegmentWord.WRITE_KEY_SCALES): (kv.k_scales, kv.k_scale_row),
+            (SegmentWord.VALUES, SegmentWord.WRITE_VALUES): (kv.values, 1),
+            (SegmentWord.VALUE_SCALES, SegmentWord.WRITE_VALUE_SCALES): (kv.v_scales, WORD),
+        }
+        for (read, write), (start, stride) in parts.items():
+            self._base[[read, write]] = dram.slots + start
+            self._per_skipped[read] = self._per_position[write] = stride
+            self._per_slot[[read, write]] = dram.slot_stride
+        self._base[SegmentWord.STATE] = dram.slots + kv.state
+        self._per_slot[SegmentWord.STATE] = dram.slot_stride
+
+    def of(self, slots: Numbers, positions: Numbers, counts: Numbers) -> Numbers:
+        """[segments, 16] of segments of `counts` rows from `positions` on in `slots`."""
+        blocks = visible_blocks(positions, counts, self._window)
+        words: Numbers = (
+            self._base
+            + slots[:, None] * self._per_slot
+            + positions[:, None] * self._per_position
+            + (blocks.first * ATTENTION_BLOCK)[:, None] * self._per_skipped
+        )
+        words[:, SegmentWord.HAS_STATE] = positions > 0
+        words[:, SegmentWord.IS_NEW] = positions == 0
+        words[:, SegmentWord.FIRST_BLOCKS] = blocks.full - blocks.first
+        words[:, SegmentWord.FULL_BLOCKS] = blocks.last - blocks.full
+        words[:, SegmentWord.MASKED_BLOCKS] = (positions + counts - 1) // ATTENTION_BLOCK + 1 - blocks.last
         return words
+
+
+def _columns(segments: Sequence[Segment]) -> tuple[Numbers, Numbers, Numbers]:
+    """Slots, positions and numbers of rows."""
+    table = np.array([(segment.slot, segment.position, segment.num_rows) for segment in segments], np.int64)
+    return table[:, 0], table[:, 1], table[:, 2]
 
 
 def _angles(facts: LayerFacts, num_positions: int) -> NDArray[np.float32]:

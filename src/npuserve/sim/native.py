@@ -236,6 +236,10 @@ class NativeLink(SimulatorLink):
         super().__init__(machine, machine.config)
         self.machine = machine
 
+    def read_dram(self, address: int, size: int) -> NDArray[np.uint8]:
+        """See `Link.read_dram`: the memory itself."""
+        return self.machine.dram_view(address, size)
+
     def read_block(self, address: int, shape: tuple[int, int, int], strides: tuple[int, int]) -> NDArray[np.uint8]:
         """See `drivers.blocks`: one strided copy."""
         return self.machine.read_block(address, shape, strides)
