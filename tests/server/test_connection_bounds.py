@@ -1,5 +1,6 @@
 """What comes before a request has a route: slow, huge, broken and cut requests each get a reply."""
 
+import contextlib
 import json
 import socket
 import time
@@ -166,6 +167,24 @@ def test_idle_connection_is_closed_whatever_comes_between_requests(monkeypatch: 
                 client.sendall(b"GET /health HTTP/1.1\r\n" + unfinished + b"\r\n")
                 assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
                 assert ends_while_sent(client, between, pause_s=0.02)
+
+
+def test_idle_connections_make_room_and_busy_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "most_connections", lambda: 3)
+    state = null_state(Script({"": "for ever "}, endless=True), context_length=1_000_000)
+    asking = json.dumps({"messages": [{"role": "user", "content": "go"}], "stream": True}).encode()
+    with serving(state) as served, contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(connected(served.port)) for _ in range(3)]
+        busy = []
+        for number in range(3):
+            client = stack.enter_context(connected(served.port))
+            client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(asking) + asking)
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+            with contextlib.suppress(ConnectionResetError):
+                assert idle[number].recv(1) == b""
+            busy.append(client)
+        assert_refused(exchange(served.port, b"GET /health HTTP/1.1\r\n\r\n"), 503, "server_overloaded")
+        assert all(client.recv(65536) for client in busy)
 
 
 def test_pipelined_requests_are_answered_in_order() -> None:

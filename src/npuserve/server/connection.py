@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import resource
 import socket
 from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from npuserve.errors import OverloadedError
 from npuserve.server.errors import HttpError, error_json
 
 # A little more than the headers may have: those that are only a little too long get their refusal by name.
@@ -21,11 +23,27 @@ LINGER_S = 2.0
 UNREAD_TIMEOUT_S = 60.0
 
 
+# Files that the rest of the server may have open, and connections that are accepted before one of them is looked at.
+_RESERVED_FILES = 160
+ACCEPTED_AT_ONCE = 100
+_MOST_REFUSED = 20  # at a time, for their last seconds
+
+
+def most_connections() -> int:
+    """How many connections the limit of open files allows."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 20 if limit == resource.RLIM_INFINITY else max(limit - _RESERVED_FILES, limit // 2)
+
+
 class Connection(HttpToolsProtocol):
     """A request's head must come in time and be of bounded size; what is no HTTP is told so in JSON.
 
-    A client that ends its side before its request is complete gets a 400; one that does so after it has left.
+    A client that ends its side before its request is complete gets a 400; one that does so after it has left. When
+    there are too many connections, the one that has waited longest without a request makes room; without any such the
+    new one is refused.
     """
+
+    _idle_since_s = 0.0
 
     _num_head_bytes = 0
     _in_head = True
@@ -38,7 +56,10 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, _Transport(transport, self)))
         _give_up_dead_peers(transport.get_extra_info("socket"))
+        self._idle_since_s = self.loop.time()
         self._await_head()
+        if len(self.connections) > most_connections():
+            self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -128,6 +149,29 @@ class Connection(HttpToolsProtocol):
         else:
             self._refuse(HttpError(400, "this is not a valid HTTP request", code="invalid_http"))
 
+    def on_response_complete(self) -> None:
+        self._idle_since_s = self.loop.time()
+        super().on_response_complete()
+
+    def _make_room(self) -> None:
+        idle = [one for one in self.connections if isinstance(one, Connection) and one is not self and one.is_idle]
+        if idle:
+            min(idle, key=lambda one: one._idle_since_s).transport.abort()
+        elif len(self.connections) > most_connections() + _MOST_REFUSED:
+            self.transport.abort()
+        else:
+            self._in_message = True  # its request is on the way, and is read away
+            message = f"{len(self.connections)} connections are all busy, and no more are taken; try again later"
+            self._refuse(OverloadedError(message))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is here as far as its headers."""
+        if self.transport.is_closing():
+            return False
+        cycle: Any = self.cycle
+        return self._in_head if cycle is None else cycle.response_complete and (self._in_head or not self._in_message)
+
     @property
     def expects_more(self) -> bool:
         """Whether a request has begun that is not complete."""
@@ -158,10 +202,11 @@ class Connection(HttpToolsProtocol):
         message = f"the headers were not complete after {HEAD_TIMEOUT_S:g} s"
         self._refuse(HttpError(408, message, code="request_timeout"))
 
-    def _refuse(self, error: HttpError) -> None:
+    def _refuse(self, error: HttpError | OverloadedError) -> None:
         body = error_json(error)
+        status = error.status if isinstance(error, HttpError) else 503
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[error.status] + head + body)
+        self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
 
 

@@ -1,7 +1,9 @@
 """Running the application until it is told to stop, and stopping in order."""
 
 import asyncio
+import contextlib
 import os
+import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -12,11 +14,13 @@ from starlette.types import ASGIApp
 
 from npuserve.errors import DeviceUnavailableError
 from npuserve.server.app import create_app
-from npuserve.server.connection import Connection
+from npuserve.server.connection import ACCEPTED_AT_ONCE, Connection
 from npuserve.server.state import ServerState
 from npuserve.server.tls import TlsFiles
 
 _FLUSH_S = 2
+_BACKLOG = 2048
+_MOST_FILES = 65536
 # A connection between two requests, or whose request has its reply and is still not complete.
 IDLE_TIMEOUT_S = 60
 _WATCH_S = 0.5
@@ -35,6 +39,7 @@ def uvicorn_config(app: ASGIApp, *, tls: TlsFiles | None = None, access_log: boo
         access_log=access_log,
         proxy_headers=False,
         server_header=False,
+        backlog=ACCEPTED_AT_ONCE,
         timeout_keep_alive=IDLE_TIMEOUT_S,
         timeout_graceful_shutdown=_FLUSH_S,
         ssl_certfile=tls.cert if tls else None,
@@ -58,9 +63,19 @@ def run(
     """
     config = uvicorn_config(create_app(state, hosts=hosts), tls=tls, access_log=access_log)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    _raise_file_limit()
     _Server(config, state, on_listening).run(sockets=[listener])
     if state.engine.failed:
         raise DeviceUnavailableError("the device was given up; see the log, and start the server again")
+
+
+def _raise_file_limit() -> None:
+    """Every connection is an open file, and the usual limit of 1024 is there for programs that wait with select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Server(uvicorn.Server):
@@ -78,6 +93,8 @@ class _Server(uvicorn.Server):
         """Listen, then say so."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)  # the system's queue may be longer than what is accepted at once
         if self.started:
             self._watching = asyncio.ensure_future(self._watch_engine())
             self._on_listening()
