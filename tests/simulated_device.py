@@ -13,6 +13,7 @@ from npuserve.devices.otpu import OtpuDevice
 from npuserve.isa.machine import WIDE, MachineConfig
 from npuserve.models.facts import ModelFacts
 from npuserve.models.registry import model_facts
+from npuserve.models.stored_formats import stored_formats
 from npuserve.models.weight_formats import FormatPlan, describe_formats, with_formats
 from npuserve.program.dram import DramLayout
 from npuserve.program.geometry import Geometry
@@ -74,7 +75,7 @@ def simulate(
     checkpoint = open_checkpoint(path)
     facts = facts or model_facts(checkpoint.config)
     if formats is not None:
-        facts = with_formats(facts, formats, paired=paired)
+        facts = with_formats(facts, formats, paired=paired, stored=stored_formats(checkpoint, facts))
         key += describe_formats(facts)
     geometry = Geometry(facts, capacity)
     dram = DramLayout(geometry, num_slots, max_rows or most_rows(geometry, machine))

@@ -68,7 +68,8 @@ class ServeSettings:
     wformat: str = _option(
         "auto",
         _MODEL,
-        "weight format of the layers; mix is what is recommended for the model, auto that or int8",
+        "weight format of the layers; mix is what is recommended for the model, auto what the checkpoint has in 4 bits,"
+        " else that or int8",
         choices=("auto", *_FORMATS, "mix"),
     )
     head_format: str | None = _option(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from npuserve.checkpoints.special_tokens import SpecialTokens
 from npuserve.errors import CheckpointError
+from npuserve.quant.four_bit_rows import FourBitKind, FourBitRows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -61,6 +62,15 @@ class Checkpoint(Protocol):
 
     def tensor_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         """Rows start..stop-1 of the outer dimension, so that a large tensor streams through little memory."""
+
+    def four_bit_kind(self, name: str) -> FourBitKind | None:
+        """What a tensor of 4-bit floats is stored as; None for any other tensor."""
+
+    def four_bit_scales(self, name: str) -> NDArray[np.uint8]:
+        """All block scales of such a tensor, [rows, blocks of a row], unchecked and read-only."""
+
+    def four_bit_rows(self, name: str, start: int, stop: int) -> FourBitRows:
+        """Rows of such a tensor as they are stored, finite, read-only; `tensor_rows` gives them dequantized."""
 
     def tokenizer(self) -> "Tokenizer":
         """A new tokenizer with the ids of the original one; special tokens spelled in a text are found.

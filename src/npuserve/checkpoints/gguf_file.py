@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npuserve.checkpoints import gguf_four_bit
 from npuserve.checkpoints.gguf_config import hugging_face_name, translate_config, translate_generation_config
 from npuserve.checkpoints.gguf_header import TensorInfo, read_header
 from npuserve.checkpoints.gguf_tokenizer import GgufVocabulary
 from npuserve.checkpoints.mapped_file import MappedFile
 from npuserve.checkpoints.special_tokens import SpecialTokens
 from npuserve.errors import CheckpointError, UnsupportedModelError
+from npuserve.quant.four_bit_rows import FourBitKind, FourBitRows, is_tensor_scale, scales_are_finite
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -73,11 +75,32 @@ class GgufFile:
         info = self._info(name)
         if not 0 <= start <= stop <= info.shape[0]:
             raise ValueError(f"rows {start}..{stop} of {name}, which has {info.shape[0]}")
+        if len(info.shape) == 2 and info.block.name in gguf_four_bit.KINDS:
+            return self.four_bit_rows(name, start, stop).dequantized()
         stored = self._stored(info)
         if len(info.shape) == 1:
             return self._dequantize(info, stored).reshape(info.shape)[self._row_order(name, start, stop)].copy()
         rows = stored.reshape(info.shape[0], -1)[self._row_order(name, start, stop)]
         return self._dequantize(info, rows).reshape(stop - start, *info.shape[1:])
+
+    def four_bit_kind(self, name: str) -> FourBitKind | None:
+        info = self._info(name)
+        return gguf_four_bit.KINDS.get(info.block.name) if len(info.shape) == 2 else None
+
+    def four_bit_scales(self, name: str) -> NDArray[np.uint8]:
+        info = self._info(name)
+        rows = self._stored(info).reshape(info.shape[0], -1)
+        return gguf_four_bit.scales(rows, gguf_four_bit.KINDS[info.block.name])
+
+    def four_bit_rows(self, name: str, start: int, stop: int) -> FourBitRows:
+        info = self._info(name)
+        kind = gguf_four_bit.KINDS[info.block.name]
+        rows = self._stored(info).reshape(info.shape[0], -1)[self._row_order(name, start, stop)]
+        scales = gguf_four_bit.scales(rows, kind)
+        if not scales_are_finite(kind, scales) or (kind is FourBitKind.NVFP4 and (scales > 0x7F).any()):
+            raise CheckpointError(f"{self.path}: {info.name} holds a block scale that cannot be; fetch the file again")
+        tensor_scale = np.full(stop - start, self._tensor_scale(info), np.float32)
+        return FourBitRows(kind, gguf_four_bit.codes(rows, kind), scales, tensor_scale)
 
     def tokenizer(self) -> "Tokenizer":
         return self._vocabulary.build()
@@ -90,8 +113,13 @@ class GgufFile:
         return {
             hugging_face_name(name, architecture): info
             for name, info in self._header.tensors.items()
-            if name != _LLAMA_ROPE_FACTORS
+            if name != _LLAMA_ROPE_FACTORS and not self._is_scale(name)
         }
+
+    def _is_scale(self, name: str) -> bool:
+        stem, _, kind = name.rpartition(".")
+        beside = self._header.tensors.get(f"{stem}.weight")
+        return kind in gguf_four_bit.BESIDE and beside is not None and beside.block.name == FourBitKind.NVFP4.name
 
     def _read_config(self) -> dict[str, Any]:
         """Llama 3 files carry their RoPE factors as a tensor; in Hugging Face terms that is LongRoPE with one list.
@@ -118,6 +146,23 @@ class GgufFile:
         if name not in self._tensors:
             raise CheckpointError(f"{self.path}: has no tensor {name!r} (it has {len(self._tensors)}); fetch it again")
         return self._tensors[name]
+
+    def _tensor_scale(self, info: TensorInfo) -> float:
+        """What an NVFP4 tensor is multiplied with as a whole; 1 where the file says nothing."""
+        name = info.name.removesuffix("weight") + "scale"
+        beside = self._header.tensors.get(name)
+        if info.block.name != FourBitKind.NVFP4.name or beside is None:
+            return 1.0
+        if beside.block.name != "F32" or beside.shape != (1,):
+            raise CheckpointError(
+                f"{self.path}: {name} is {beside.block.name} {list(beside.shape)}, not one F32; fetch the file again"
+            )
+        scale = float(self._dequantize(beside, self._stored(beside)).ravel()[0])
+        if not is_tensor_scale(scale):
+            raise CheckpointError(
+                f"{self.path}: {name} is {scale:g}, which is no scale of weights; fetch the file again"
+            )
+        return scale
 
     def _stored(self, info: TensorInfo) -> NDArray[np.uint8]:
         return np.frombuffer(self._file.view(info.offset, info.size_bytes), np.uint8)

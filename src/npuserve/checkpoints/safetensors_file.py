@@ -51,8 +51,7 @@ class SafetensorsFile:
     def rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         """Rows start..stop-1 of the outer dimension as fresh float32; F32, F16 and BF16 are read."""
         stored = self.tensors[name]
-        row_bytes = stored.size_bytes // max(stored.shape[0], 1) if stored.shape else stored.size_bytes
-        data = np.frombuffer(self._file.view(stored.offset + start * row_bytes, (stop - start) * row_bytes), np.uint8)
+        data = self.row_bytes(name, start, stop).ravel()
         shape = (stop - start, *stored.shape[1:]) if stored.shape else ()
         match stored.dtype:
             case "F32":
@@ -65,6 +64,13 @@ class SafetensorsFile:
             f"{self._file.path}: tensor {name!r} is stored as {stored.dtype}; F32, F16 and BF16 are read,"
             " use a checkpoint in one of these"
         )
+
+    def row_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
+        """The same rows as they are stored, [rows, bytes of one], mapped."""
+        stored = self.tensors[name]
+        size = stored.size_bytes // max(stored.shape[0], 1) if stored.shape else stored.size_bytes
+        data = np.frombuffer(self._file.view(stored.offset + start * size, (stop - start) * size), np.uint8)
+        return data.reshape(stop - start, size)
 
     def identity(self) -> bytes:
         """What `Checkpoint.fingerprint` is made of."""

@@ -13,10 +13,14 @@ VARIABLE = "OTPU_FORMATS"
 
 
 def chosen_formats(model: str, wformat: str, head_format: str | None, environment: Mapping[str, str]) -> "FormatPlan":
-    """The plan for a model named as on the command line; errors as `format_plan`."""
+    """The plan for a model named as on the command line; errors as `format_plan`.
+
+    A mix in the environment goes before what a checkpoint has in 4 bits; the catalog's does not.
+    """
     from npuserve.models.weight_formats import format_plan
 
-    return format_plan(wformat, head_format, environment.get(VARIABLE) or recommended_mix(model))
+    wanted = environment.get(VARIABLE)
+    return format_plan(wformat, head_format, wanted or recommended_mix(model), keeps=not wanted)
 
 
 def recommended_mix(model: str) -> str:

@@ -12,6 +12,7 @@ from npuserve.home import cache_folder as user_cache
 from npuserve.isa.machine import WIDE, MachineConfig
 from npuserve.models.facts import ModelFacts
 from npuserve.models.registry import model_facts
+from npuserve.models.stored_formats import stored_formats
 from npuserve.models.weight_formats import FormatPlan, describe_formats, format_label, with_formats
 from npuserve.program.dram import DramLayout
 from npuserve.program.fitted_layout import fitted_layout, shortfall
@@ -71,7 +72,8 @@ def device_layout(
 ) -> DramLayout:
     """Where the device has the model; arguments and errors are those of `open_isa_device`."""
     paired = settings.machine.mcols <= PAIRED_MCOLS
-    facts = with_formats(model_facts(checkpoint.config), settings.formats, paired=paired)
+    facts = model_facts(checkpoint.config)
+    facts = with_formats(facts, settings.formats, paired=paired, stored=stored_formats(checkpoint, facts))
     geometry = Geometry(facts, min(settings.context_length, facts.context_length))
     num_slots = 1 if facts.has_state else settings.num_slots
     dram = fitted_layout(geometry, num_slots, most_rows(geometry, settings.machine))

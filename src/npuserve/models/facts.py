@@ -239,6 +239,8 @@ class ModelFacts(LayerFacts):
     rotated: bool = True
     """Whether the image has the hidden state in another basis, which int8 suits better. All that reads it has to be a
     matrix behind an RMS norm of it, and all that adds to it a matrix: no norm between, and no multiplier by channel."""
+    takes_over: bool = False
+    """Whether the image has matrices of a 4-bit checkpoint as they are, for which `rotated` has to be off."""
     variants: tuple[LayerFacts, ...] = ()
     layer_kinds: tuple[int, ...] = ()
     cache_layers: tuple[int, ...] = ()

@@ -12,6 +12,7 @@ from itertools import groupby
 
 from npuserve.errors import ConfigError
 from npuserve.models.facts import LayerFacts, LayerFormats, ModelFacts
+from npuserve.models.stored_formats import NOTHING_STORED, StoredFormats, StoredLayer
 from npuserve.quant.formats import INT8, WeightFormat, weight_format
 
 HEAD, INPUTS = "head", "ple"
@@ -31,23 +32,28 @@ class FormatRule:
 
 @dataclass(frozen=True, slots=True)
 class FormatPlan:
-    """A format for every matrix of a model. `head` None leaves the LM head to the rules."""
+    """A format for every matrix of a model. `head` None leaves the LM head to the rules.
+
+    With `keeps`, what a checkpoint has in 4 bits stays as it is, and the rules are for the rest.
+    """
 
     base: WeightFormat = INT8
     rules: tuple[FormatRule, ...] = ()
     head: WeightFormat | None = None
+    keeps: bool = False
 
-    def of_layer(self, layer: int, facts: LayerFacts) -> LayerFormats:
+    def of_layer(self, layer: int, facts: LayerFacts, stored: StoredFormats = NOTHING_STORED) -> LayerFormats:
         """The formats of layer number `layer`, which is of the kind that `facts` describe."""
+        own = stored.layers[layer] if self.keeps and stored.layers else StoredLayer()
         return LayerFormats(
-            mixer=self._choose((facts.mixer,), layer),
-            gate_up=self._choose(GATE_UP, layer),
-            down=self._choose(DOWN, layer),
-            inputs=self._choose((INPUTS,), layer) if facts.input_size else self.base,
+            mixer=own.mixer or self._choose((facts.mixer,), layer),
+            gate_up=own.gate_up or self._choose(GATE_UP, layer),
+            down=own.down or self._choose(DOWN, layer),
+            inputs=own.inputs or self._choose((INPUTS,), layer) if facts.input_size else own.mixer or self.base,
         )
 
-    def of_head(self) -> WeightFormat:
-        return self.head or self._choose((HEAD,), None)
+    def of_head(self, stored: StoredFormats = NOTHING_STORED) -> WeightFormat:
+        return self.head or (stored.head if self.keeps else None) or self._choose((HEAD,), None)
 
     def _choose(self, kinds: tuple[str, ...], layer: int | None) -> WeightFormat:
         fitting = [rule for rule in self.rules if rule.kind in kinds]
@@ -56,20 +62,22 @@ class FormatPlan:
         return next((rule.format for rule in ranged + anywhere), self.base)
 
 
-def format_plan(wformat: str, head_format: str | None, mix: str) -> FormatPlan:
+def format_plan(wformat: str, head_format: str | None, mix: str, *, keeps: bool = True) -> FormatPlan:
     """The plan of the two options; `mix` is the string recommended for the model, empty where there is none.
 
-    auto is mix where there is a string, else int8; mix is int8 with the string's rules. The head follows them unless
-    `head_format` says otherwise. Raises ConfigError for an unknown format, a bad string, and mix without one.
+    auto is mix where there is a string, else int8, and with `keeps` leaves as it is what a checkpoint has in 4 bits;
+    mix is int8 with the string's rules. The head follows them unless `head_format` says otherwise. Raises ConfigError
+    for an unknown format, a bad string, and mix without one.
     """
     head = weight_format(head_format) if head_format else None
+    keeps = keeps and wformat == "auto"
     if wformat == "auto":
         wformat = "mix" if mix else INT8.name
     if wformat != "mix":
-        return FormatPlan(weight_format(wformat), head=head)
+        return FormatPlan(weight_format(wformat), head=head, keeps=keeps)
     if not mix:
         raise ConfigError("no mix of formats is recommended for this model; choose one format, or set OTPU_FORMATS")
-    return FormatPlan(INT8, parse_mix(mix), head)
+    return FormatPlan(INT8, parse_mix(mix), head, keeps)
 
 
 def parse_mix(text: str) -> tuple[FormatRule, ...]:
@@ -90,16 +98,20 @@ def _parse_rule(text: str) -> FormatRule:
     return FormatRule(found["kind"], layers, weight_format(found["format"]), text)
 
 
-def with_formats(facts: ModelFacts, plan: FormatPlan, *, paired: bool = False) -> ModelFacts:
+def with_formats(
+    facts: ModelFacts, plan: FormatPlan, *, paired: bool = False, stored: StoredFormats = NOTHING_STORED
+) -> ModelFacts:
     """The facts with formats; layers of different formats become different kinds.
 
-    With `paired`, 4-bit matrices are multiplied with PAIR. Raises ConfigError for a rule about a kind or layers that
-    the model does not have.
+    With `paired`, 4-bit matrices are multiplied with PAIR. `stored` is what the checkpoint has in 4 bits: where a
+    format can hold that, the image takes it over, and the hidden state keeps its basis. Raises ConfigError for a rule
+    about a kind or layers that the model does not have.
     """
     _check_rules(facts, plan)
     kinds = [facts.kind_of(layer) for layer in range(facts.num_layers)]
-    plain = [(kind, plan.of_layer(layer, facts.kinds[kind])) for layer, kind in enumerate(kinds)]
-    head = plan.of_head()
+    plain = [(kind, plan.of_layer(layer, facts.kinds[kind], stored)) for layer, kind in enumerate(kinds)]
+    head = plan.of_head(stored)
+    takes_over = stored.fits([formats for _, formats in plain], head)
     paired = paired and (head.is_four_bit or any(formats.has_four_bits for _, formats in plain))
     layers = [(kind, replace(formats, paired=paired)) for kind, formats in plain]
     # By first use, but what was the usual layer stays it, even where no layer is of its kind.
@@ -109,6 +121,8 @@ def with_formats(facts: ModelFacts, plan: FormatPlan, *, paired: bool = False) -
         facts,
         formats=order[0][1],
         head_format=head,
+        takes_over=takes_over,
+        rotated=facts.rotated and not takes_over,
         variants=tuple(replace(facts.kinds[kind], formats=formats) for kind, formats in order[1:]),
         layer_kinds=tuple(order.index(layer) for layer in layers) if len(order) > 1 else (),
     )
@@ -126,18 +140,19 @@ def _check_rules(facts: ModelFacts, plan: FormatPlan) -> None:
 
 
 def describe_formats(facts: ModelFacts) -> str:
-    """All formats of a model in one word, equal for equal ones: `int8`, or `0-3:int8/int8/int8/int8,4-7:..`."""
+    """All formats of a model in one word, equal for equal ones: `int8`, or `0-3:int8/int8/int8/int8,4-7:..`; `own` at
+    its end for weights taken over from a checkpoint of 4 bits."""
     layers = [str(facts.kinds[facts.kind_of(layer)].formats) for layer in range(facts.num_layers)]
-    one = facts.head_format
+    one, own = facts.head_format, "own" if facts.takes_over else ""
     uniform = LayerFormats(one, one, one, one, paired=facts.formats.paired)
     if set(layers) == {str(uniform)}:
-        return facts.head_format.name + ("p" if facts.formats.paired else "")
+        return facts.head_format.name + ("p" if facts.formats.paired else "") + own
     runs, start = [], 0
     for text, run in groupby(layers):
         stop = start + len(list(run))
         runs.append(f"{start}-{stop - 1}:{text}")
         start = stop
-    return ",".join([*runs, f"head:{facts.head_format.name}"])
+    return ",".join([*runs, f"head:{facts.head_format.name}", *([own] if own else [])])
 
 
 def format_label(facts: ModelFacts) -> str:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from npuserve.errors import ProgramError
 from npuserve.program.geometry import ATTENTION_BLOCK, BLOCK, WORD, Geometry, LayerGeometry, round_up
 from npuserve.quant.formats import INT8, WeightFormat
+from npuserve.quant.four_bit_rows import FourBitRows
 
 PAGE = 4096
 BEAT = 64
@@ -53,8 +54,15 @@ class Matrix:
     def pack(self, weights: NDArray[np.float32]) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Some rows of it, float32 [rows, K], as they stand in memory: codes and scales."""
         codes, scales = self.format.pack(weights)
-        padding = self.scale_stride // WORD - scales.shape[1]
-        return codes, np.pad(scales, ((0, 0), (0, padding)))
+        return codes, self._padded(scales)
+
+    def take_over(self, rows: FourBitRows) -> tuple[NDArray[np.generic], NDArray[np.generic], int]:
+        """The same for rows of a kind that the format takes over, and how many blocks it could not keep."""
+        taken = self.format.take_over[rows.kind](rows)
+        return taken.rows, self._padded(taken.scales), taken.num_rounded
+
+    def _padded(self, scales: NDArray[np.generic]) -> NDArray[np.generic]:
+        return np.pad(scales, ((0, 0), (0, self.scale_stride // WORD - scales.shape[1])))
 
     @property
     def end(self) -> int:

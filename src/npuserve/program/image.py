@@ -5,8 +5,9 @@
     behind it     embedding rows [vocab_size, hidden_size], float16, bfloat16 or float32, whichever loses nothing
                   the layers' own inputs, where there are such: codes, then scales (layer_inputs.py)
 
-Where the family allows it (`ModelFacts.rotated`), matrices that read or write the hidden state are in another basis,
-see rotation.py; the kept embedding is not.
+Where the family and the formats allow it (`ModelFacts.rotated`), matrices that read or write the hidden state are in
+another basis, see rotation.py; the kept embedding is not. What a checkpoint has in 4 bits is taken over as it is where
+`ModelFacts.takes_over` says so and the matrix's format can hold it.
 It is written once per checkpoint and layout under a temporary name, synced and renamed; its checksum is compared
 whenever it is opened.
 """
@@ -185,6 +186,8 @@ def _write(
         progress(file.tell(), total)
     file.truncate(total)
     pieces.refuse_leftovers()
+    if requantized := str(pieces.requantized):
+        _log.warning("%s: %s", checkpoint.path, requantized)
     file.flush()
     header["checksum"] = _checksum(Path(file.name), header)
     file.seek(0)

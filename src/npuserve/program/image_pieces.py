@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -14,8 +14,11 @@ from npuserve.models.facts import DeltaFacts, LayerFacts, ModelFacts
 from npuserve.program.dram import DIRECTORY_WORDS, DramLayout, LayerLayout, Matrix
 from npuserve.program.embedding import EXACT_CANDIDATES, FALLBACK, holds, narrow
 from npuserve.program.geometry import WORD
+from npuserve.program.requantized import Requantized
 from npuserve.program.rotation import Rotation
+from npuserve.program.tensor_rows import TensorRows
 from npuserve.quant import int8
+from npuserve.quant.four_bit_rows import FourBitRows
 
 Pieces = Iterator[tuple[int, NDArray[np.generic]]]
 """Contents of card memory with their addresses."""
@@ -25,16 +28,23 @@ ELEMENTS_AT_ONCE = 1 << 19
 DERIVED = r".*rotary_emb\.inv_freq|rope_freqs\.weight|rope_factors_(long|short)\.weight"
 """Tensors whose values follow from the configuration."""
 LOG2_E = math.log2(math.e)
+Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""What becomes of a tensor's rows before they are quantized."""
+
+
+def _unchanged(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    return rows
 
 
 class ImagePieces:
-    """Makes the pieces of an image, each with its DRAM address."""
+    """Makes the pieces of an image, each with its DRAM address; `requantized` is complete when all are made."""
 
     def __init__(self, checkpoint: Checkpoint, facts: ModelFacts, dram: DramLayout) -> None:
         self.checkpoint, self.facts, self.dram = checkpoint, facts, dram
         self.geometry = dram.geometry
         self._rotation = Rotation(facts.hidden_size) if facts.rotated else None
         self._used: set[str] = set()
+        self.requantized = Requantized()
 
     def memory(self, embedding_dtype: np.dtype[np.generic]) -> Pieces:
         """Card memory in ascending order, and behind it the embedding in a type that holds it."""
@@ -107,18 +117,20 @@ class ImagePieces:
         facts, layer = self.facts.kinds[kind], self.dram.kinds[kind]
         names, prefix = facts.names, self.facts.layer_prefix.format(index)
         yield base, self._layer_vectors(prefix, facts)
-        inputs = self._reading([(prefix + name, rows) for name, rows in facts.inputs], prefix + names.input_norm)
+        parts = [(prefix + name, rows) for name, rows in facts.inputs]
+        inputs = self._reading(layer.qkv, parts, prefix + names.input_norm)
         if facts.output_gate:
             inputs = _gates_last(inputs, facts)
         if facts.delta:
-            inputs = _pair_heads(inputs, facts.delta)
+            inputs[0] = inputs[0][_pair_heads(facts.delta)]
         if not facts.qk_norm:
-            inputs[: facts.num_heads * facts.head_dim] *= np.float32(_score_scale(facts))
-        yield from self._matrix(base, layer.qkv, inputs)
-        yield from self._matrix(base, layer.o, self._writing(prefix + names.o, layer.geometry.attention_size))
-        halves = [(prefix + name, facts.intermediate_size) for name in (names.gate, names.up)]
-        yield from self._matrix(base, layer.gate_up, self._reading(halves, prefix + names.post_norm))
-        yield from self._matrix(base, layer.down, self._writing(prefix + names.down, facts.intermediate_size))
+            _scale_first(inputs, facts.num_heads * facts.head_dim, _score_scale(facts))
+        yield from self._packed(base, layer.qkv, inputs)
+        yield from self._packed(base, layer.o, self._writing(layer.o, prefix + names.o, layer.geometry.attention_size))
+        parts = [(prefix + name, facts.intermediate_size) for name in (names.gate, names.up)]
+        yield from self._packed(base, layer.gate_up, self._reading(layer.gate_up, parts, prefix + names.post_norm))
+        down = self._writing(layer.down, prefix + names.down, facts.intermediate_size)
+        yield from self._packed(base, layer.down, down)
         if facts.input_size:
             yield from self._input_matrices(base, index, prefix, facts, layer)
 
@@ -126,13 +138,14 @@ class ImagePieces:
         """The layer's rows of the projection of the embedding, which is divided by the root of the hidden size."""
         model, size = self.facts, facts.input_size
         self._expect(model.input_projection, (model.num_layers * size, facts.hidden_size))
-        rows = self.checkpoint.tensor_rows(model.input_projection, index * size, (index + 1) * size)
-        rows = self._finite(model.input_projection, rows) * np.float32(facts.hidden_size**-0.5)
-        yield from self._matrix(base, layer.inputs, rows)
-        gate = self._weights(prefix + facts.names.input_gate, size, facts.hidden_size)
-        yield from self._matrix(base, layer.input_gate, gate)
-        projection = self._weights(prefix + facts.names.input_projection, facts.hidden_size, size)
-        yield from self._matrix(base, layer.input_projection, projection)
+        rows = self._part(layer.inputs, model.input_projection, index * size, (index + 1) * size)
+        rows.scale(size, facts.hidden_size**-0.5)
+        yield from self._packed(base, layer.inputs, [rows])
+        gate = self._stacked(layer.input_gate, [(prefix + facts.names.input_gate, size)], facts.hidden_size)
+        yield from self._packed(base, layer.input_gate, gate)
+        name = prefix + facts.names.input_projection
+        projection = self._stacked(layer.input_projection, [(name, facts.hidden_size)], size)
+        yield from self._packed(base, layer.input_projection, projection)
 
     def _layer_vectors(self, prefix: str, facts: LayerFacts) -> NDArray[np.float32]:
         names, scale = facts.names, np.float32(_score_scale(facts))
@@ -172,7 +185,7 @@ class ImagePieces:
         """A convolution's weights, [taps, hidden] flat; GGUF files have left out the axis of one channel."""
         size, axis = facts.conv_channels, (1,) * (len(self.checkpoint.shape(name)) - 2)
         taps = self._tensor(name, size, *axis, facts.conv_taps).reshape(size, -1)
-        return (_pair_heads(taps, facts.delta) if facts.delta else taps).T.ravel()
+        return (taps[_pair_heads(facts.delta)] if facts.delta else taps).T.ravel()
 
     def _norm_weight(self, name: str, size: int) -> NDArray[np.float32]:
         """What a normed vector is multiplied with."""
@@ -183,32 +196,45 @@ class ImagePieces:
         weight = self._norm_weight(name, self.facts.hidden_size)
         return np.pad(np.ones_like(weight) if self._rotation else weight, (0, self.geometry.hidden - len(weight)))
 
-    def _reading(self, parts: Sequence[tuple[str, int]], norm: str) -> NDArray[np.float32]:
+    def _reading(self, matrix: Matrix, parts: Sequence[tuple[str, int]], norm: str) -> list[TensorRows]:
         """Stacked matrices that read the hidden state behind a norm."""
-        return self._behind(norm, self._stacked(parts, self.facts.hidden_size))
+        return self._stacked(matrix, parts, self.facts.hidden_size, self._behind(norm))
 
-    def _behind(self, norm: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Rows that the normed hidden state is multiplied with."""
-        return self._rotation.rows(rows, self._norm_weight(norm, self.facts.hidden_size)) if self._rotation else rows
+    def _behind(self, norm: str) -> Change:
+        """What becomes of rows that the normed hidden state is multiplied with."""
+        rotation = self._rotation
+        if rotation is None:
+            return _unchanged
+        weight = self._norm_weight(norm, self.facts.hidden_size)
+        return lambda rows: rotation.rows(rows, weight)
 
-    def _writing(self, name: str, num_columns: int) -> NDArray[np.float32]:
+    def _writing(self, matrix: Matrix, name: str, num_columns: int) -> list[TensorRows]:
         """A matrix whose product is added to the hidden state."""
-        weights = self._weights(name, self.facts.hidden_size, num_columns)
-        return self._rotation.columns(weights) if self._rotation else weights
+        change = self._rotation.columns if self._rotation else _unchanged
+        return self._stacked(matrix, [(name, self.facts.hidden_size)], num_columns, change)
 
     def _bias(self, name: str, size: int) -> NDArray[np.float32]:
         return self._tensor(f"{name}.bias", size)
 
-    def _stacked(self, parts: Sequence[tuple[str, int]], num_columns: int) -> NDArray[np.float32]:
+    def _stacked(
+        self, matrix: Matrix, parts: Sequence[tuple[str, int]], num_columns: int, change: Change = _unchanged
+    ) -> list[TensorRows]:
         """Matrices of (name, rows) below each other; neighbours of one name are slices of one tensor."""
-        tensors = [
-            self._weights(name, sum(rows for _, rows in slices), num_columns)
-            for name, slices in groupby(parts, lambda part: part[0])
-        ]
-        return tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
+        found = []
+        for name, slices in groupby(parts, lambda part: part[0]):
+            num_rows = sum(rows for _, rows in slices)
+            self._expect(f"{name}.weight", (num_rows, num_columns))
+            found.append(self._part(matrix, f"{name}.weight", 0, num_rows, change))
+        return found
 
-    def _weights(self, name: str, num_rows: int, num_columns: int) -> NDArray[np.float32]:
-        return self._tensor(f"{name}.weight", num_rows, num_columns)
+    def _part(self, matrix: Matrix, name: str, start: int, stop: int, change: Change = _unchanged) -> TensorRows:
+        """Rows of a tensor for a matrix: as the checkpoint has them where that is wanted and possible."""
+        kind, kept = self.checkpoint.four_bit_kind(name), matrix.format
+        if kind and self.facts.takes_over and kind in kept.take_over:
+            return TensorRows(name, self.checkpoint.four_bit_rows(name, start, stop))
+        if kind:
+            self.requantized.add_tensor(name, kind, kept)
+        return TensorRows(name, change(self._finite(name, self.checkpoint.tensor_rows(name, start, stop))))
 
     def _tensor(self, name: str, *shape: int) -> NDArray[np.float32]:
         self._expect(name, shape)
@@ -228,42 +254,57 @@ class ImagePieces:
                 f"{self.checkpoint.path}: {name} has shape {found}, but the configuration says {shape}"
             )
 
-    def _matrix(self, base: int, matrix: Matrix, weights: NDArray[np.float32]) -> Pieces:
-        return self._packed(base, matrix, (weights,))
-
     def _rows(self, name: str, matrix: Matrix) -> Pieces:
         """The head, which is too large to hold in fp32 at once."""
         self._expect(name, (matrix.n, self.facts.hidden_size))
-        starts = range(0, matrix.n, HEAD_ROWS_AT_ONCE)
-        read = (self.checkpoint.tensor_rows(name, start, min(start + HEAD_ROWS_AT_ONCE, matrix.n)) for start in starts)
-        return self._packed(0, matrix, (self._behind(self.facts.final_norm, self._finite(name, rows)) for rows in read))
+        starts, change = range(0, matrix.n, HEAD_ROWS_AT_ONCE), self._behind(self.facts.final_norm)
+        stops = (min(start + HEAD_ROWS_AT_ONCE, matrix.n) for start in starts)
+        parts = (self._part(matrix, name, start, stop, change) for start, stop in zip(starts, stops, strict=True))
+        return self._packed(0, matrix, parts)
 
-    def _packed(self, base: int, matrix: Matrix, parts: Iterable[NDArray[np.float32]]) -> Pieces:
+    def _packed(self, base: int, matrix: Matrix, parts: Iterable[TensorRows]) -> Pieces:
         """Codes a few rows at a time, so that scratch is small, then all scales."""
         scales, end = [], 0
         for part in parts:
-            step = max(1, ELEMENTS_AT_ONCE // part.shape[1])
+            step = max(1, ELEMENTS_AT_ONCE // part.num_columns)
             for first in range(0, len(part), step):
-                codes, words = matrix.pack(part[first : first + step])
+                codes, words = self._pack(matrix, part[first : first + step])
                 yield base + matrix.weights + end * matrix.row_stride, codes
                 scales.append(words)
                 end += len(words)
         if scales:
             yield base + matrix.scales, np.concatenate(scales)
 
+    def _pack(self, matrix: Matrix, part: TensorRows) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+        if not isinstance(part.rows, FourBitRows):
+            return matrix.pack(part.rows)
+        codes, words, num_rounded = matrix.take_over(part.rows)
+        if num_rounded:
+            self.requantized.add_blocks(part.name, num_rounded, part.rows.kind, matrix.format)
+        return codes, words
 
-def _gates_last(rows: NDArray[np.float32], facts: LayerFacts) -> NDArray[np.float32]:
+
+def _gates_last(parts: Sequence[TensorRows], facts: LayerFacts) -> list[TensorRows]:
     """q's heads with a gate behind each, then k and v, as q, k, v and all gates."""
+    first, *others = parts
     size = facts.num_heads * facts.head_dim
-    pairs = rows[: 2 * size].reshape(facts.num_heads, 2, facts.head_dim, -1)
-    q, gates = (pairs[:, index].reshape(size, -1) for index in range(2))
-    return np.concatenate([q, rows[2 * size :], gates])
+    pairs = np.arange(2 * size, dtype=np.intp).reshape(facts.num_heads, 2, facts.head_dim)
+    q, gates = (first[pairs[:, index].ravel()] for index in range(2))
+    return [q, first[2 * size :], *others, gates]
 
 
-def _pair_heads(rows: NDArray[np.float32], delta: DeltaFacts) -> NDArray[np.float32]:
-    """Rows of q's heads, k's heads and others, as pairs of a head of q and one of k, and then the others."""
-    halves = rows[: 2 * delta.keys].reshape(2, delta.num_key_heads, delta.key_dim, -1)
-    return np.concatenate([halves.swapaxes(0, 1).reshape(2 * delta.keys, -1), rows[2 * delta.keys :]])
+def _scale_first(parts: Sequence[TensorRows], num_rows: int, factor: float) -> None:
+    """The first rows of a matrix times a factor, in place."""
+    for part in parts:
+        part.scale(min(num_rows, len(part)), factor)
+        num_rows -= min(num_rows, len(part))
+
+
+def _pair_heads(delta: DeltaFacts) -> NDArray[np.intp]:
+    """The order that makes of rows of q's heads, k's heads and v: pairs of a head of q and one of k, and then v."""
+    places = np.arange(delta.channels, dtype=np.intp)
+    halves = places[: 2 * delta.keys].reshape(2, delta.num_key_heads, delta.key_dim)
+    return np.concatenate([halves.swapaxes(0, 1).ravel(), places[2 * delta.keys :]])
 
 
 def _score_scale(facts: LayerFacts) -> float:

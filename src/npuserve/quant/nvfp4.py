@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npuserve.quant import e2m1, e4m3, nibbles
+from npuserve.quant.four_bit_rows import E8M0_BIAS, FourBitKind, FourBitRows, TakenOver
 from npuserve.quant.int8 import BLOCK, num_blocks
 from npuserve.quant.two_level import row_bytes
 
@@ -21,6 +22,11 @@ WORDS_PER_BLOCK = 2
 _ELEMENTS_AT_ONCE = 1 << 15
 # Scales tried around the one that puts the largest magnitude on 6: codes below, and above as far as it falls on 4.
 _OFFSETS = range(-2, 5)
+# Powers of two that E4M3 has; the lowest three are subnormal.
+_HIGHEST_POWER, _LOWEST_POWER = 8, -9
+_POWER_CODES = e4m3.codes(np.ldexp(np.float32(1), np.arange(_LOWEST_POWER, _HIGHEST_POWER + 1)))
+# Half of 2^(exponent - bias) is a normal fp32, with room for a factor.
+_LEAST_ROW_EXPONENT = 32
 
 Floats = NDArray[np.float32]
 
@@ -75,6 +81,32 @@ def assemble(
     return rows, scales
 
 
+def take_over(given: FourBitRows) -> TakenOver:
+    """A checkpoint's rows in this format: NVFP4 as it is, MXFP4 with its powers of two as E4M3 codes under a power of
+    two for the row.
+
+    Exact but for MXFP4 blocks that lie more than 17 binades below the largest one of their row: those are rounded to
+    multiples of the smallest step.
+    """
+    if given.kind is FourBitKind.NVFP4:
+        return TakenOver(*assemble(given.codes, given.scales, given.row_scales))
+    used = given.nonzero_blocks()
+    exponents = given.scales.astype(np.int32)
+    largest = np.where(used, exponents, 0).max(axis=1, initial=0)
+    units = np.maximum(largest - _HIGHEST_POWER, _LEAST_ROW_EXPONENT)
+    powers = exponents - units[:, None]
+    lost = used & (powers < _LOWEST_POWER)
+    codes = given.codes
+    if lost.any():
+        blocks = codes.reshape(len(codes), used.shape[1], -1).copy()
+        blocks[lost] = _lowered(blocks[lost], powers[lost] - _LOWEST_POWER)
+        codes = blocks.reshape(codes.shape)
+    sub_scales = _POWER_CODES[np.clip(powers, _LOWEST_POWER, _HIGHEST_POWER) - _LOWEST_POWER]
+    sub_scales = np.where(used, sub_scales, np.uint8(0)).repeat(given.kind.block_size // SUB_BLOCK, axis=1)
+    rows, scales = assemble(codes, sub_scales, np.ldexp(given.row_scales, units - E8M0_BIAS))
+    return TakenOver(rows, scales, int(lost.sum()))
+
+
 def unpack(rows: NDArray[np.uint8], scales: NDArray[np.uint32], num_columns: int | None = None) -> Floats:
     """The float32 [N, K] that packed weights stand for; `num_columns` cuts the padding off."""
     num_rows, blocks = len(scales), (scales.shape[1] - 2) // WORDS_PER_BLOCK
@@ -83,6 +115,13 @@ def unpack(rows: NDArray[np.uint8], scales: NDArray[np.uint32], num_columns: int
     products: Floats = (integers.reshape(num_rows, -1, SUB_BLOCK) * steps[..., None]).reshape(num_rows, -1)
     values: Floats = products * np.ascontiguousarray(scales[:, -2:-1]).view(np.float32)
     return values[:, :num_columns]
+
+
+def _lowered(blocks: NDArray[np.uint8], powers: NDArray[np.int32]) -> NDArray[np.uint8]:
+    """Bytes of codes [B, n] times 2^powers [B], which are below 0, rounded to codes."""
+    integers = np.ldexp(e2m1.VALUES[nibbles.split(blocks)].astype(np.float32), powers[:, None])
+    e2m1.rounded(integers.copy(), np.empty_like(integers), integers)
+    return nibbles.join(e2m1.codes(integers))
 
 
 def _pack_blocks(values: Floats) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -87,9 +87,16 @@ def multipliers(words: NDArray[np.uint32]) -> Floats:
     return (words[..., None] >> shifts & np.uint32(MOST)).astype(np.float32)
 
 
+def to_bfloat16(values: Floats) -> Floats:
+    """Nearest bf16, ties to even, as float32; what the machine would flush to zero is zero."""
+    words = values.view(np.uint32)
+    rounded = words + np.uint32(0x7FFF) + (words >> np.uint32(16) & np.uint32(1)) & np.uint32(0xFFFF_0000)
+    return np.where(rounded >= np.uint32(0x0080_0000), rounded, np.uint32(0)).astype(np.uint32).view(np.float32)
+
+
 def _pack_blocks(values: Floats, grid: Grid) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
     """Codes [B, 128] and words [B] of blocks [B, 128]."""
-    scales = _to_bfloat16(np.abs(values).max(axis=1) * np.float32(1 / (grid.highest * grid.headroom)))
+    scales = to_bfloat16(np.abs(values).max(axis=1) * np.float32(1 / (grid.highest * grid.headroom)))
     # Sub-blocks along the last axis: everything below then works on long vectors.
     columns = np.ascontiguousarray(values.reshape(-1, SUB_BLOCK).T)
     chosen = _best_multipliers(columns, np.repeat(scales, SUB_BLOCKS), grid)
@@ -122,10 +129,3 @@ def _best_multipliers(columns: Floats, scales: Floats, grid: Grid) -> Floats:
         np.copyto(least, errors, where=better)
         np.copyto(best, np.float32(multiplier), where=better)
     return best
-
-
-def _to_bfloat16(values: Floats) -> Floats:
-    """Nearest bf16, ties to even, as float32; what the machine would flush to zero is zero."""
-    words = values.view(np.uint32)
-    rounded = words + np.uint32(0x7FFF) + (words >> np.uint32(16) & np.uint32(1)) & np.uint32(0xFFFF_0000)
-    return np.where(rounded >= np.uint32(0x0080_0000), rounded, np.uint32(0)).astype(np.uint32).view(np.float32)

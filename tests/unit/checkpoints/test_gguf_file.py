@@ -137,7 +137,10 @@ def stored_as(kind: GGMLQuantizationType, values: np.ndarray[Any, Any]) -> np.nd
     except NotImplementedError:
         block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
         row_bytes = values.shape[1] // block_size * block_bytes
-        return np.random.default_rng(kind.value).integers(0, 256, (len(values), row_bytes), np.uint8)
+        stored = np.random.default_rng(kind.value).integers(0, 256, (len(values), row_bytes), np.uint8)
+        if kind.name == "NVFP4":
+            stored.reshape(-1, block_bytes)[:, :4] %= 0x7F  # scales have no sign, and are numbers
+        return stored
 
 
 @pytest.mark.parametrize("number", [n for n, block in BLOCK_TYPES.items() if block.name not in ("F32", "F16")])

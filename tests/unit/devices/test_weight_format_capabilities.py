@@ -6,20 +6,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from four_bit_checkpoint import drawn_matrices, raw_tensors, write_raw_checkpoint
 from memory_link import MemoryLink
 from npuserve.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from npuserve.devices.isa import cached_image, image_path
+from npuserve.devices.isa import IsaSettings, cached_image, image_path, open_isa_device
 from npuserve.devices.otpu import OtpuDevice
 from npuserve.drivers.registers import Caps, Extensions, Register, extensions_word
 from npuserve.errors import DeviceUnavailableError
 from npuserve.isa.machine import BOARD, WIDE, MachineConfig
 from npuserve.models.registry import model_facts
+from npuserve.models.stored_formats import stored_formats
 from npuserve.models.weight_formats import format_plan, with_formats
 from npuserve.program.dram import DramLayout
 from npuserve.program.geometry import Geometry
 from npuserve.program.image import Image
 from npuserve.program.tmem import most_rows
-from tiny_checkpoint import tiny_config, write_checkpoint
+from npuserve.sim.native import available
+from tiny_checkpoint import random_tensors, tiny_config, write_checkpoint
 from tiny_tokenizer import tiny_tokenizer
 
 ALL = Caps.GEN | Caps.W4 | Caps.PAIR
@@ -79,6 +82,38 @@ def test_nvfp4_needs_our_extension(checkpoint: Checkpoint) -> None:
     link = MemoryLink(dram.size, caps=ALL)
     link.registers[Register.EXTENSIONS] = extensions_word(Extensions.NVFP4)
     open_with(link, dram)
+
+
+def test_checkpoints_in_four_bits_need_what_their_formats_need(tmp_path: Path) -> None:
+    config = tiny_config("qwen3")
+    tensors, drams = random_tensors(config), {}
+    for layout, kind in (("modelopt", "nvfp4"), ("mxfp4-pack-quantized", "mxfp4")):
+        quantized = drawn_matrices(tensors, kind)
+        write_raw_checkpoint(tmp_path / kind, config, raw_tensors(tensors, quantized, layout), layout)
+        checkpoint, facts = open_checkpoint(tmp_path / kind), model_facts(config)
+        facts = with_formats(facts, format_plan("auto", None, ""), stored=stored_formats(checkpoint, facts))
+        drams[kind] = DramLayout(Geometry(facts, 256), 1, 4)
+    with pytest.raises(DeviceUnavailableError, match=r"cannot multiply with nvfp4 weights.*serve with --wformat fp4"):
+        open_with(MemoryLink(drams["nvfp4"].size, caps=ALL), drams["nvfp4"])
+    open_with(MemoryLink(drams["mxfp4"].size, caps=ALL), drams["mxfp4"])
+
+
+@pytest.mark.skipif(not available(), reason="the native core is not built")
+def test_the_isa_backend_takes_over_what_the_checkpoint_has(tmp_path: Path) -> None:
+    config = tiny_config("qwen3")
+    tensors = random_tensors(config)
+    quantized = drawn_matrices(tensors, "nvfp4")
+    folder = write_raw_checkpoint(tmp_path / "m", config, raw_tensors(tensors, quantized, "modelopt"), "modelopt")
+    (folder / "tokenizer.json").write_text(tiny_tokenizer().to_str())
+    formats = {}
+    for wformat in ("auto", "int8"):
+        settings = IsaSettings(1, 256, 1, cache=tmp_path / "cache", formats=format_plan(wformat, None, ""))
+        device = open_isa_device(open_checkpoint(folder), settings)
+        formats[wformat] = device.capabilities.page_format
+        device.close()
+    assert "own" in formats["auto"]
+    assert "own" not in formats["int8"]
+    assert len(list((tmp_path / "cache").glob("*.img"))) == 2
 
 
 def test_pages_of_other_formats_are_foreign(checkpoint: Checkpoint) -> None:

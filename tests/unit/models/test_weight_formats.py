@@ -77,7 +77,7 @@ def test_a_mix_is_int8_but_for_its_rules(facts: ModelFacts, wformat: str) -> Non
 
 
 def test_auto_without_a_mix_is_int8_and_mix_is_refused() -> None:
-    assert format_plan("auto", None, "") == FormatPlan(INT8)
+    assert format_plan("auto", None, "") == FormatPlan(INT8, keeps=True)
     with pytest.raises(ConfigError, match="no mix of formats is recommended for this model"):
         format_plan("mix", None, "")
 
