@@ -2,10 +2,12 @@
 
     python bench/formats.py                              speed, on random weights in the shape of Qwen3-0.6B
     python bench/formats.py --accuracy                   next tokens of SmolLM2 against transformers in float32
+    python bench/formats.py --accuracy --four-bit modelopt --formats auto,int8      the same model as a 4-bit checkpoint
 
 Speed: one device per format is open at a time with the others, and they are measured in turns, a few steps each, so
 that a busy machine disturbs all alike; a figure is the median of its steps. The random checkpoint does not fit a
-processor's cache, as real ones do not. Accuracy: the same text and measures as bench/accuracy.py.
+processor's cache, as real ones do not. Accuracy: the same text and measures as bench/accuracy.py. With --four-bit the
+layers' matrices are first rounded to NVFP4 or MXFP4 and written as such a checkpoint, which is then the reference, too.
 """
 
 import argparse
@@ -22,7 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from npuserve.checkpoints.checkpoint import open_checkpoint
+from four_bit_checkpoint import LAYOUTS, is_layer_matrix, kind_of, quantize, raw_tensors, write_raw_checkpoint
+from npuserve.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from npuserve.checkpoints.locate import ensure_checkpoint
 from npuserve.core import Row
 from npuserve.models.weight_formats import format_plan
@@ -44,6 +47,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2", help="with --accuracy: short name or checkpoint")
     parser.add_argument("--tokens", type=int, default=1000, help="with --accuracy: length of the text")
     parser.add_argument("--mix", default="", help="with --accuracy: also int8 with these rules")
+    parser.add_argument("--four-bit", choices=LAYOUTS, help="with --accuracy: the checkpoint in this layout")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     options = parser.parse_args()
     figures = accuracy(options) if options.accuracy else speed(options)
@@ -125,6 +129,10 @@ def accuracy(options: argparse.Namespace) -> dict[str, Any]:
     path = ensure_checkpoint(options.model)
     checkpoint = open_checkpoint(path)
     tokens = english_tokens(checkpoint, options.tokens)
+    rounded = tempfile.TemporaryDirectory()
+    if options.four_bit:
+        path = in_four_bits(checkpoint, Path(rounded.name) / checkpoint.name, options.four_bit)
+        checkpoint = open_checkpoint(path)
     reference = rows_of(logits_of(load_checkpoint(checkpoint), tokens))
     plans = {name: format_plan(name, options.head, "") for name in options.formats.split(",")}
     if options.mix:
@@ -139,8 +147,17 @@ def accuracy(options: argparse.Namespace) -> dict[str, Any]:
             simulated.device.close()
         figures[name] = {"mean_kl": found.mean_kl, "top1": found.top1, "perplexity_change": found.perplexity_change}
         change = f"perplexity {found.perplexity_change:+.2%}"
-        print(f"{name:24} mean KL {found.mean_kl:8.5f}  top-1 {found.top1:6.2%}  {change}", flush=True)
+        size = f"{simulated.dram.image_bytes / 1e6:.0f} MB"
+        print(f"{name:24} mean KL {found.mean_kl:8.5f}  top-1 {found.top1:6.2%}  {change}  {size}", flush=True)
+    rounded.cleanup()
     return figures
+
+
+def in_four_bits(checkpoint: Checkpoint, folder: Path, layout: str) -> Path:
+    """A checkpoint with its layers' matrices rounded."""
+    tensors = {name: checkpoint.tensor(name) for name in checkpoint.tensor_names()}
+    chosen = {name: quantize(tensors[name], kind_of(layout)) for name in tensors if is_layer_matrix(name)}
+    return write_raw_checkpoint(folder, checkpoint.config, raw_tensors(tensors, chosen, layout), layout)
 
 
 if __name__ == "__main__":
