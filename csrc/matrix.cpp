@@ -204,7 +204,8 @@ bool Machine::pack_matrix(Matrix& matrix) {
   layout.last_columns = layout.stored_columns;
   const int64_t groups = num_groups(key.num_rows);
   const int64_t group_bytes = matrix.layout.group_bytes();
-  const int64_t step = std::max<int64_t>(1, kPackChunkBytes / group_bytes);
+  const int64_t fair = (groups + pool_.num_threads() - 1) / pool_.num_threads();
+  const int64_t step = std::clamp<int64_t>(kPackChunkBytes / group_bytes, 1, fair);
   pool_.run(static_cast<int>((groups + step - 1) / step), [&](int chunk, int) {
     for (int64_t g = step * chunk; g < std::min(groups, step * (chunk + 1)); ++g) {
       pack_group(key, layout, g, matrix.packed + g * group_bytes);

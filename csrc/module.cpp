@@ -29,6 +29,8 @@ template <class T>
 using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Input2d = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Input3d = nb::ndarray<const T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
 nb::ndarray<nb::numpy, T> new_array(std::initializer_list<size_t> shape, T*& data) {
@@ -110,6 +112,27 @@ void write_dram(PythonMachine& self, uint64_t address, const Input<uint8_t>& dat
   use->dram().tick();
   std::memcpy(use->dram().data() + address, data.data(), data.size());
   use->wrote({address, 0, 1, data.size()});
+}
+
+// Groups of rows of bytes to places `group_stride` and `row_stride` apart, all of which the caller has checked to end
+// before `end`.
+void write_block(PythonMachine& self, uint64_t address, uint64_t end, uint64_t group_stride, uint64_t row_stride,
+                 const Input3d<uint8_t>& data) {
+  const PythonMachine::Use use(self);
+  const uint64_t num_groups = data.shape(0), num_rows = data.shape(1), row_bytes = data.shape(2);
+  if (data.size() == 0) return;
+  Dram& dram = use->dram();
+  require_range(address, end - address, dram.size(), "DRAM");
+  const nb::gil_scoped_release release;
+  const uint8_t* source = data.data();
+  for (uint64_t g = 0; g < num_groups; ++g) {
+    const uint64_t begin = address + g * group_stride;
+    dram.tick();
+    for (uint64_t r = 0; r < num_rows; ++r, source += row_bytes) {
+      std::memcpy(dram.data() + begin + r * row_stride, source, row_bytes);
+    }
+    use->wrote({begin, row_stride, num_rows, row_bytes});
+  }
 }
 
 auto dram_view(nb::handle_t<PythonMachine> self, uint64_t address, uint64_t size) {
@@ -224,6 +247,7 @@ NB_MODULE(_native, m) {
       .def("run", &run, "arguments"_a, "max_instructions"_a)
       .def("read_dram", &read_dram, "address"_a, "size"_a)
       .def("write_dram", &write_dram, "address"_a, "data"_a)
+      .def("write_block", &write_block, "address"_a, "end"_a, "group_stride"_a, "row_stride"_a, "data"_a)
       .def("dram_view", &dram_view, "address"_a, "size"_a)
       .def("map_image", &map_image, "path"_a, "file_offset"_a, "size"_a, "address"_a)
       .def("read_tmem", &read_tmem, "address"_a, "size"_a)

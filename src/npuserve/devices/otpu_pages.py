@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 
 from npuserve.core import PAGE_TOKENS
 from npuserve.drivers.base import Link
-from npuserve.drivers.blocks import read_block, write_block
+from npuserve.drivers.blocks import read_block, write_block, write_blocks
 from npuserve.program.dram import BEAT, DramLayout
 from npuserve.program.geometry import WORD
-
-# Joining pieces of this size costs less than moving each by itself.
-_SHORT_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +89,7 @@ class OtpuPages:
         """See `Device.restore`; slot and pages exist. Returns the position that a restored state expects, else 0."""
         for part, begin, end in self._parts:
             blocks = [saved[begin:end].reshape(part.shape) for saved in data]
-            if part.page_bytes <= _SHORT_BYTES:
-                # Consecutive pages of a row stand side by side in memory: short ones are written as one.
-                blocks = [np.concatenate(blocks, axis=2)]
-            for index, block in enumerate(blocks):
-                write_block(self._link, self._address(part, slot, page + index), part.strides, block)
+            write_blocks(self._link, self._address(part, slot, page), part.strides, blocks)
         if not self._states:
             return 0
         last = np.ascontiguousarray(data[-1])

@@ -1,5 +1,6 @@
 """Strided parts of card memory over any Link, in few transfers of whole beats."""
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -9,6 +10,8 @@ from npuserve.drivers.base import Link
 
 # A DMA call costs about 15 microseconds, in which a card moves this many bytes.
 _CALL_BYTES = 16 << 10
+# Joining pieces of this size costs less than moving each by itself.
+_SHORT_BYTES = 1024
 
 
 @runtime_checkable
@@ -55,6 +58,14 @@ def write_block(link: Link, address: int, strides: tuple[int, int], data: NDArra
         else:
             for row in range(num_rows):
                 link.write_dram(start + row * strides[1], data[group, row])
+
+
+def write_blocks(link: Link, address: int, strides: tuple[int, int], blocks: Sequence[NDArray[np.uint8]]) -> None:
+    """Write several of the blocks that `write_block` takes, of one shape, each row beside that of the block before."""
+    if not isinstance(link, BlockLink) and blocks[0].shape[-1] <= _SHORT_BYTES:
+        blocks = [np.concatenate(blocks, axis=2)]
+    for index, block in enumerate(blocks):
+        write_block(link, address + index * block.shape[-1], strides, block)
 
 
 def _one_transfer_is_cheaper(num_rows: int, row_bytes: int, stride: int, *, num_transfers: int) -> bool:

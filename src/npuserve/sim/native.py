@@ -147,10 +147,7 @@ class NativeMachine:
         """Copy contiguous `data` [groups, rows, bytes] into DRAM, laid out as `read_block` reads it."""
         size = (data.shape[0] - 1) * strides[0] + (data.shape[1] - 1) * strides[1] + data.shape[2]
         self._check_span("DRAM", address, size, self.dram_bytes)
-        write = self._machine.write_dram
-        for start, group in zip(range(address, address + size, strides[0]), data, strict=True):
-            for place, row in zip(range(start, start + len(group) * strides[1], strides[1]), group, strict=True):
-                write(place, row)
+        self._machine.write_block(address, address + size, *strides, np.ascontiguousarray(data))
 
     def map_image(self, path: str | os.PathLike[str], *, file_offset: int, num_bytes: int, address: int) -> None:
         """Show a part of a file in DRAM at `address` without reading it now.
@@ -245,7 +242,7 @@ class NativeLink(SimulatorLink):
         return self.machine.read_block(address, shape, strides)
 
     def write_block(self, address: int, strides: tuple[int, int], data: NDArray[np.uint8]) -> None:
-        """See `drivers.blocks`: row by row, as every written row must be noted."""
+        """See `drivers.blocks`: in one go."""
         self.machine.write_block(address, strides, data)
 
     def load_file(self, path: Path, offset: int, size: int, address: int) -> None:
