@@ -33,6 +33,7 @@ def machine_test(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build / "machine_test"
 
 
+@pytest.mark.timeout(1800)  # on a loaded machine the build alone takes minutes
 def test_no_program_makes_the_core_misbehave(machine_test: Path) -> None:
     done = run(machine_test, "1", NUM_SEEDS)
     assert done.returncode == 0, done.stdout[-3000:]
