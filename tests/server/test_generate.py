@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from brake import Brake
 from live_server import END_OF_TURN, Script, Served, null_state, serving
 
 REPLIES: dict[str, str | list[int]] = {"fox": "jumps over", "France": "Paris, of course"}
@@ -27,7 +28,10 @@ def post(served: Served, **body: Any) -> Any:
 
 def events(served: Served, **body: Any) -> list[dict[str, Any]]:
     reply = httpx.post(f"{served.url}/generate", json={**body, "stream": True})
-    lines = reply.text.strip().split("\n\n")
+    return decoded(reply.text.strip().split("\n\n"))
+
+
+def decoded(lines: list[str]) -> list[dict[str, Any]]:
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
@@ -55,13 +59,21 @@ def test_batch_is_a_list_in_order_be_it_of_one(served: Served, name: str) -> Non
     assert [made["text"] for made in post(served, **{name: prompts[:1]})] == ["Paris, of course"]
 
 
-def test_stream_is_cumulative_and_ends_as_the_whole_reply_does(served: Served) -> None:
-    chunks = events(served, text="France", rid="mine")
-    whole = post(served, text="France", rid="mine")
+def test_stream_is_cumulative_and_ends_as_the_whole_reply_does() -> None:
+    brake, body = Brake(), {"text": "France", "rid": "mine", "stream": True}
+    brake.halt_after(4)
+    with serving(null_state(Script(REPLIES), brake=brake)) as served:
+        with httpx.stream("POST", f"{served.url}/generate", json=body) as stream:
+            lines = (line for line in stream.iter_lines() if line)
+            first = next(lines)
+            brake.wait_until_halted()
+            brake.release()
+            chunks = decoded([first, *lines])
+        whole = post(served, text="France", rid="mine")
+    assert 0 < len(chunks[0]["output_ids"]) <= 4
     for before, after in pairwise(chunks):
         assert after["text"].startswith(before["text"])
         assert after["output_ids"][: len(before["output_ids"])] == before["output_ids"]
-    assert len(chunks) > 2
     assert [chunk["meta_info"]["finish_reason"] is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
     assert {key: chunks[-1][key] for key in ("text", "output_ids")} == {
         key: whole[key] for key in ("text", "output_ids")
