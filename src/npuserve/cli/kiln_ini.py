@@ -15,9 +15,11 @@ def read_ini(path: Path, *, must_exist: bool = False) -> dict[tuple[str, str], s
     `must_exist`. Lines that are no assignment are left alone, as other tools read the same file. Raises ConfigError.
     """
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
             raise ConfigError(f"{path} is larger than {_MAX_BYTES} bytes; this is no configuration file")
-        text = path.read_text("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except FileNotFoundError:
         if must_exist:
             raise ConfigError(f"{path}: no such file; give the path of a Kiln configuration") from None

@@ -199,3 +199,8 @@ def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("--model", "--vision-model", "--conf-threshold", "--api-key-file", "--tls-cert", "KILN_API_KEY"):
         assert word in told
     assert "OTPU" not in told
+
+
+def test_endless_configuration_is_refused() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero is larger than 1048576 bytes"):
+        parse_arguments(["--config", "/dev/zero"], {})
