@@ -12,11 +12,13 @@
 namespace npu {
 namespace {
 
-constexpr auto kSpinTime = std::chrono::microseconds(300);
+// Between two runs of one stream the host works for a few tenths of a millisecond.
+constexpr auto kSpinTime = std::chrono::microseconds(500);
 // Between attempts to wake workers that had no processor of their own.
 constexpr auto kCrowdedInterval = std::chrono::milliseconds(2);
-// Waiting longer for a chunk that takes a few microseconds means that its worker is not running.
-constexpr auto kStall = std::chrono::microseconds(60);
+// Waiting so long for a chunk that takes a few microseconds means that another program has its worker's processor. Less
+// is what a server's event loop takes in passing.
+constexpr auto kStall = std::chrono::microseconds(400);
 // Time alone after a stall, in multiples of it: so stalls cost a ninth of the time at most.
 constexpr int kAloneFactor = 8;
 
