@@ -75,13 +75,22 @@ def chat(url: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_command_serves_and_a_signal_ends_it_with_status_0(checkpoint: Path, number: signal.Signals) -> None:
     with started(checkpoint) as (process, url):
         assert chat(url) == "all is well. "
         process.send_signal(number)
         _, told = process.communicate(timeout=WAIT_S)
         assert (process.returncode, told) == (0, "")
+
+
+def test_the_access_log_has_no_queries(checkpoint: Path) -> None:
+    with started(checkpoint, "--log-level", "info") as (process, url):
+        assert httpx.get(f"{url}/health?api_key=sk-secret").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=WAIT_S)
+        assert '"GET /health HTTP/1.1" 200' in output + errors
+        assert "secret" not in output + errors
 
 
 def test_running_stream_gets_its_grace_while_new_requests_are_told_to_go(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from npuserve.errors import DeviceUnavailableError
+from npuserve.server.access_log import hide_queries
 from npuserve.server.app import create_app
 from npuserve.server.connection import ACCEPTED_AT_ONCE, Connection
 from npuserve.server.state import ServerState
@@ -56,7 +58,7 @@ def run(
     access_log: bool = False,
     on_listening: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve `state` on `listener` from the main thread until SIGINT or SIGTERM; a second one exits at once.
+    """Serve `state` on `listener` from the main thread until SIGINT, SIGTERM or SIGHUP; a second one exits at once.
 
     Raises DeviceUnavailableError when the device was given up: /health tells it for the settings' grace, then it ends,
     so that whoever started the server can start it again.
@@ -64,6 +66,7 @@ def run(
     config = uvicorn_config(create_app(state, hosts=hosts), tls=tls, access_log=access_log)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     _raise_file_limit()
+    hide_queries()
     _Server(config, state, on_listening).run(sockets=[listener])
     if state.engine.failed:
         raise DeviceUnavailableError("the device was given up; see the log, and start the server again")
@@ -92,6 +95,9 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
         self._loop = asyncio.get_running_loop()
+        # A terminal that is closed; `nohup` has it ignored, and so it stays.
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            signal.signal(signal.SIGHUP, self.handle_exit)
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)  # the system's queue may be longer than what is accepted at once
