@@ -83,6 +83,14 @@ def test_a_run_follows_the_card_manual(device: OtpuDevice, link: MemoryLink) -> 
     assert program[-1, 0] & 0xFF == 0x01
 
 
+def test_the_host_is_free_when_all_is_written_and_the_run_is_about_to_begin(
+    device: OtpuDevice, link: MemoryLink
+) -> None:
+    seen: list[tuple[list[Control], int]] = []
+    device.step(prompt(0, 2), lambda: seen.append((list(link.controls), len(link.written))))
+    assert seen == [([Control.LOAD, Control.CLEAR], len(link.written))]
+
+
 def test_a_program_is_loaded_only_when_the_shape_changes(device: OtpuDevice, link: MemoryLink) -> None:
     for start in (0, 4, 8):
         device.step(prompt(1, 4, start))
@@ -178,8 +186,10 @@ def test_a_run_that_does_not_end_is_stopped_and_told(
 def test_rows_that_break_a_rule_are_refused_before_anything_is_written(
     device: OtpuDevice, link: MemoryLink, rows: list[Row], message: str
 ) -> None:
+    calls: list[int] = []
     with pytest.raises(ValueError, match=message):
-        device.step(rows)
+        device.step(rows, lambda: calls.append(1))
+    assert calls == []
     assert link.written == []
     assert link.controls == []
 

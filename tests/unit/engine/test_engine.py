@@ -11,7 +11,7 @@ from npuserve.devices.null import NullDevice
 from npuserve.engine.engine import Engine
 from npuserve.engine.scheduler import Batch, Scheduler
 from npuserve.engine.settings import EngineSettings
-from npuserve.errors import ContextLengthError, DeviceUnavailableError, OverloadedError, RequestError
+from npuserve.errors import ContextLengthError, DeviceError, DeviceUnavailableError, OverloadedError, RequestError
 from patience import WAIT_S
 
 
@@ -256,6 +256,51 @@ def test_a_device_that_is_gone_fails_everything_at_once() -> None:
     with running(engine):
         assert [mailbox.final(name).finish for name in "abc"] == [FinishReason.FAILED] * 3
         assert engine.failed
+
+
+class Noted(NullDevice):
+    """Notes when its steps begin and when what is done meanwhile is over."""
+
+    def __init__(self) -> None:
+        super().__init__(vocab_size=100)
+        self.log: list[str] = []
+
+    def step(self, rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
+        self.log.append("step")
+        result = super().step(rows, meanwhile)
+        self.log.append("done")
+        return result
+
+
+def test_the_news_of_a_step_come_while_the_next_one_runs_and_the_last_when_there_is_none() -> None:
+    device, mailbox = Noted(), Mailbox()
+
+    def deliver(events: list[Event]) -> None:
+        device.log.append("news")
+        mailbox.deliver(events)
+
+    with running(Engine(device, EngineSettings(), deliver)) as engine:
+        engine.submit(greedy("a", 1, max_tokens=3))
+        mailbox.final("a")
+    assert device.log == ["step", "done", "step", "news", "done", "step", "news", "done", "news"]
+
+
+def test_news_that_a_failed_step_held_up_come_all_the_same() -> None:
+    mailbox, device = Mailbox(), NullDevice(vocab_size=100, num_slots=2)
+    step, count = device.step, 0
+
+    def fails_before_it_runs(rows: Sequence[Row], meanwhile: Callable[[], None] = nothing) -> StepResult:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise DeviceError("it is gone")
+        return step(rows, meanwhile)
+
+    device.step = fails_before_it_runs  # type: ignore[method-assign]
+    with running(Engine(device, EngineSettings(), mailbox.deliver)) as engine:
+        engine.submit(greedy("a", 1, max_tokens=3))
+        assert mailbox.final("a").finish is FinishReason.FAILED
+    assert [len(event.token_ids) for event in mailbox.of("a")] == [1, 0]
 
 
 class WrongLogits(NullDevice):
