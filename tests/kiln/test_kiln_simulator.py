@@ -13,7 +13,9 @@ from tiny_tokenizer import tiny_tokenizer
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native simulator was not built")
 
 
-def test_a_checkpoint_folder_is_served_on_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_folder_is_served_on_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("NPUSERVE_CACHE", str(tmp_path / "images"))
     tokenizer = tiny_tokenizer()
     folder = write_checkpoint(tmp_path / "tiny-model", tiny_config(vocab_size=tokenizer.get_vocab_size()))
@@ -30,3 +32,4 @@ def test_a_checkpoint_folder_is_served_on_the_simulator(tmp_path: Path, monkeypa
         assert "system\nBe brief." in rendered
         assert httpx.get(f"{served.url}/v1/stats").json()["backend"] == "isa"
         assert httpx.get(f"{served.url}/v1/models").json()["data"][0]["max_model_len"] == 256
+    assert capsys.readouterr().err.startswith("kiln-serve: building the device image")

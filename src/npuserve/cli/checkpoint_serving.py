@@ -73,8 +73,8 @@ def load_checkpoint(
     return ServedCheckpoint(model, Engine(device, schedule, router.deliver, store=store), device, store)
 
 
-def open_isa(settings: ServeSettings, checkpoint: Checkpoint) -> Device:
-    """The instruction-set simulator with `checkpoint` loaded."""
+def open_isa(command: str, settings: ServeSettings, checkpoint: Checkpoint) -> Device:
+    """The instruction-set simulator with `checkpoint` loaded; what is to be told is told under the command's name."""
     from npuserve.cli.build_progress import BuildProgress
     from npuserve.cli.chosen_formats import chosen_formats
     from npuserve.cli.exit_status import tell
@@ -86,7 +86,7 @@ def open_isa(settings: ServeSettings, checkpoint: Checkpoint) -> Device:
         num_threads=settings.threads,
         formats=chosen_formats(settings.model, settings.wformat, settings.head_format, os.environ),
     )
-    return open_isa_device(checkpoint, wanted, BuildProgress, lambda line: tell("otpu-serve", line))
+    return open_isa_device(checkpoint, wanted, lambda: BuildProgress(command), lambda line: tell(command, line))
 
 
 def _open_store(settings: ServeSettings, checkpoint: Checkpoint, device: Device) -> ContextStore | None:

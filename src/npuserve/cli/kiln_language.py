@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from npuserve.checkpoints.checkpoint import open_checkpoint
@@ -93,7 +94,7 @@ def _load_checkpoint(settings: KilnSettings, path: Path, router: EventRouter) ->
     common = replace(settings.common, model=str(path), cap=settings.max_context_len, backend="isa")
     checkpoint = open_checkpoint(path)
     name = common.served_model_name or (path.resolve().name if path.is_dir() else checkpoint.name)
-    served = load_checkpoint(common, checkpoint, name, router, open_isa)
+    served = load_checkpoint(common, checkpoint, name, router, partial(open_isa, "kiln-serve"))
     model = replace(served.model, defaults=replace(served.model.defaults, max_tokens=settings.max_new_tokens))
     if settings.system_prompt:
         model = replace(model, template=with_system_prompt(model.template, settings.system_prompt))

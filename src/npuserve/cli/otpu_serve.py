@@ -53,17 +53,18 @@ def _serve(settings: ServeSettings) -> None:
 def _open_device(settings: ServeSettings, checkpoint: "Checkpoint") -> "Device":
     from npuserve.cli.checkpoint_serving import open_isa
 
-    return open_isa(settings, checkpoint)
+    return open_isa(_COMMAND, settings, checkpoint)
 
 
 def _banner(url: str, settings: ServeSettings, state: "ServerState") -> str:
     model, num_slots = state.model, state.engine.stats().num_slots
     slots = "1 slot" if num_slots == 1 else f"{num_slots} slots"
+    shown = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
     key = ' -H "Authorization: Bearer $OTPU_API_KEY"' if state.keys else ""
     return (
         f"otpu-serve: {model.name} on {settings.backend}, {slots} of {model.context_length} tokens\n"
         f"listening on {url}/v1\n\n"
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
+        f"  curl {shown}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
         """       -d '{"messages": [{"role": "user", "content": "Hello"}], "stream": true}'\n"""
     )
 

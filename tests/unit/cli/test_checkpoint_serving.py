@@ -18,7 +18,7 @@ def test_slots_that_do_not_fit_the_card_are_told_and_the_rest_is_served(
     folder = write_checkpoint(tmp_path / "tiny", tiny_config(max_position_embeddings=1 << 17))
     tiny_tokenizer().save(str(folder / "tokenizer.json"))
     settings = ServeSettings(model=str(folder), slots=1000, cap=1 << 17)
-    device = open_isa(settings, open_checkpoint(folder))
+    device = open_isa("otpu-serve", settings, open_checkpoint(folder))
     told = [line for line in capsys.readouterr().err.splitlines() if "no room" in line]
     assert len(told) == 1
     assert told[0].startswith("otpu-serve: there is no room for 1000 slots of 131072 tokens")
