@@ -181,3 +181,9 @@ def test_a_vision_model_that_does_not_load_leaves_the_language_model(
         body = {"messages": [{"role": "user", "content": "Hi"}]}
         assert httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
     assert "bad.onnx: ONNX Runtime cannot load it" in capsys.readouterr().err
+
+
+def test_openapi_describes_the_vision_routes(classifier: Served) -> None:
+    paths = httpx.get(f"{classifier.url}/openapi.json").json()["paths"]
+    assert [item["name"] for item in paths["/v1/vision/classify"]["post"]["parameters"]] == ["top_n"]
+    assert [item["name"] for item in paths["/v1/vision/detect"]["post"]["parameters"]] == ["conf", "iou"]

@@ -20,6 +20,7 @@ from npuserve.server.schema_parts import (
     BOOLEAN,
     LOGIT_BIAS,
     MESSAGES,
+    NUMBER,
     OBJECT,
     RESPONSE_FORMAT,
     STOP,
@@ -34,7 +35,9 @@ from npuserve.server.schema_parts import (
     obj,
     table,
 )
+from npuserve.server.state import ServerState
 from npuserve.server.text_routes import DETOKENIZE_FIELDS, TEMPLATE_FIELDS, TOKENIZE_FIELDS
+from npuserve.server.vision_fields import QUERIES
 from npuserve.server.wire import ChatCompletion, Completion, ErrorBody, ModelCard, ModelList
 
 _ABORT = table(ABORT_FIELDS)
@@ -141,6 +144,8 @@ _MEMBERS: dict[str, Schema] = {
     "/v1/stats": obj({"model": STRING, "slots": {"type": "array"}, "running": TOKEN, "queued": TOKEN}),
     "/props": obj({"chat_template": STRING, "total_slots": TOKEN}),
     "/openapi.json": obj({"openapi": STRING}),
+    "/v1/vision/classify": obj({"model": STRING, "inference_ms": NUMBER, "top": {"type": "array"}}),
+    "/v1/vision/detect": obj({"model": STRING, "inference_ms": NUMBER, "objects": {"type": "array"}}),
 }
 _TYPES: dict[str, type] = {
     "/v1/chat/completions": ChatCompletion,
@@ -169,6 +174,11 @@ _SUMMARIES = {
     "/props": "Facts of the model",
     "/openapi.json": "This document",
 }
+# Described where a command added them.
+_VISION = {
+    "/v1/vision/classify": "Classes of a picture (Kiln)",
+    "/v1/vision/detect": "Objects in a picture (Kiln)",
+}
 _REFUSALS = {
     "400": "The request is wrong; `param` names the field",
     "401": "No key, or a wrong one",
@@ -183,23 +193,25 @@ _REFUSALS = {
 
 async def get_openapi(request: Request) -> Response:
     """The description of this version's interface."""
-    return Response(_encoded(), media_type="application/json")
+    state: ServerState = request.app.state.server
+    return Response(_encoded(vision=not _VISION.keys().isdisjoint(state.routes)), media_type="application/json")
 
 
 @cache
-def _encoded() -> bytes:
-    return msgspec.json.encode(description())
+def _encoded(*, vision: bool) -> bytes:
+    return msgspec.json.encode(description(vision=vision))
 
 
-def description() -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+def description(*, vision: bool = False) -> dict[str, Any]:
+    """The OpenAPI 3.1 document; with `vision`, of a server that has the routes for pictures."""
+    pictures = {path: _vision_path(path) for path in _VISION} if vision else {}
     _, components = msgspec.json.schema_components(
         [*_TYPES.values(), ErrorBody], ref_template="#/components/schemas/{name}"
     )
     return {
         "openapi": "3.1.0",
         "info": {"title": "npuserve", "version": __version__, "license": {"name": "Apache-2.0"}},
-        "paths": {path: _path(path) for path in _SUMMARIES},
+        "paths": {path: _path(path) for path in _SUMMARIES} | pictures,
         "components": {
             "schemas": components,
             "securitySchemes": {
@@ -222,6 +234,14 @@ def _path(path: str) -> dict[str, Any]:
     if parameters:
         operation["parameters"] = parameters
     return {"post" if posts else "get": operation}
+
+
+def _vision_path(path: str) -> dict[str, Any]:
+    form = obj({"file": {"type": "string", "contentMediaType": "application/octet-stream"}})
+    body = {"required": True, "content": {"*/*": {}, "multipart/form-data": {"schema": form}}}
+    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in table(QUERIES[path]).items()]
+    summary, responses = _VISION[path], _responses(path, posts=True)
+    return {"post": {"summary": summary, "parameters": parameters, "requestBody": body, "responses": responses}}
 
 
 def _parameters(path: str) -> list[dict[str, Any]]:
@@ -247,7 +267,7 @@ def _responses(path: str, *, posts: bool) -> dict[str, Any]:
         content["text/event-stream"] = {}  # its events are described by the APIs that it follows
     error = _MESSAGES_ERROR if path.startswith("/v1/messages") else _ERROR
     statuses = dict(_REFUSALS)
-    if path in _BODIES:
+    if path in _BODIES or path in _VISION:
         statuses["413"] = "The body is too large"
     if path == "/generate":
         statuses["409"] = "A request with this rid is running"

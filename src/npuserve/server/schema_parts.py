@@ -54,6 +54,7 @@ def table(kinds: Mapping[str, Kind]) -> dict[str, Schema]:
 STRING: Schema = {"type": "string"}
 OBJECT: Schema = {"type": "object"}
 BOOLEAN: Schema = {"type": "boolean"}
+NUMBER: Schema = {"type": "number"}
 _STOP: Schema = {"type": "string", "minLength": 1, "maxLength": 1024}
 STOP = any_of(_STOP, array(_STOP, most=16))
 TOKEN: Schema = {"type": "integer", "minimum": 0}

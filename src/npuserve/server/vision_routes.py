@@ -10,19 +10,19 @@ from starlette.responses import Response
 from npuserve.errors import RequestError
 from npuserve.server.body import read_bytes
 from npuserve.server.errors import HttpError
+from npuserve.server.fields import Integer
 from npuserve.server.json_reply import json_reply
 from npuserve.server.state import Handler
+from npuserve.server.vision_fields import SHARE, TOP_N
 from npuserve.server.vision_service import VisionService
 from npuserve.vision.picture import MAX_BYTES
-
-_MOST_CLASSES = 1000
 
 
 def vision_routes(vision: VisionService | None) -> Mapping[str, Mapping[str, Handler]]:
     """The two routes over `vision`; what it cannot do answers 503."""
 
     async def classify(request: Request) -> Response:
-        top_n = _integer(request, "top_n", 1, _MOST_CLASSES)
+        top_n = _integer(request, "top_n", TOP_N)
         if vision is None or vision.classifier is None:
             raise _missing("classifier", "classify")
         image = await _image(request)
@@ -83,12 +83,12 @@ async def _file_field(request: Request, body: bytes) -> bytes:
     raise RequestError("the multipart body has no file in a field named file", param="file", code="missing_field")
 
 
-def _integer(request: Request, name: str, least: int, most: int) -> int | None:
+def _integer(request: Request, name: str, kind: Integer) -> int | None:
     text = request.query_params.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and least <= int(text) <= most):
-        raise RequestError(f"{name} must be an integer from {least} to {most}, not '{text[:40]}'", param=name)
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and kind.matches(int(text))):
+        raise RequestError(f"{name} must be {kind.accepts}, not '{text[:40]}'", param=name)
     return int(text)
 
 
@@ -100,6 +100,6 @@ def _real(request: Request, name: str) -> float | None:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0.0 <= value <= 1.0:
-        raise RequestError(f"{name} must be a number from 0 to 1, not '{text[:40]}'", param=name)
+    if not SHARE.matches(value):
+        raise RequestError(f"{name} must be {SHARE.accepts}, not '{text[:40]}'", param=name)
     return value
