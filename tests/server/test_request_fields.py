@@ -229,6 +229,15 @@ CHAT_UNBUILT: list[tuple[dict[str, Any], str]] = [
     ({"allowed_token_ids": [1]}, "allowed_token_ids"),
     ({"bad_words": ["x"]}, "bad_words"),
     ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+    ({"custom_logit_processor": "x"}, "custom_logit_processor"),
+    ({"lora_path": "x"}, "lora_path"),
+    ({"web_search_options": {}}, "web_search_options"),
+    ({"logits_processors": ["x"]}, "logits_processors"),
+    ({"mirostat": 2}, "mirostat"),
+    ({"typical_p": 0.5}, "typical_p"),
+    ({"top_a": 0.1}, "top_a"),
+    ({"dry_multiplier": 0.8}, "dry_multiplier"),
+    ({"xtc_probability": 0.5}, "xtc_probability"),
 ]
 
 
@@ -257,6 +266,7 @@ SHARED_GOOD: list[dict[str, Any]] = [
     {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
     {"tools": [TOOL], "tool_choice": "none"},
     {"user": 5, "metadata": [], "store": "x", "service_tier": 1, "no_such_field": {"a": [None]}},
+    {"mirostat": 0, "typical_p": 1.0, "top_a": 0, "dry_multiplier": 0, "xtc_probability": 0, "logits_processors": []},
     {"model": "another-name"},
 ]
 

@@ -16,17 +16,26 @@ _HARMLESS: dict[str, Callable[[Any], bool]] = {
     "add_generation_prompt": lambda value: value is True,
     "continue_final_message": lambda value: value is False,
     "return_token_ids": lambda value: value is False,
+    "mirostat": lambda value: value == 0,
+    "typical_p": lambda value: value == 1,
+    "top_a": lambda value: value == 0,
+    "dry_multiplier": lambda value: value == 0,
+    "xtc_probability": lambda value: value == 0,
+    "logits_processors": lambda value: value == [],
 }
 _ALWAYS = (
     "allowed_token_ids",
     "audio",
     "bad_words",
     "chat_template",
+    "custom_logit_processor",
     "documents",
+    "lora_path",
     "prompt_embeds",
     "prompt_logprobs",
     "structural_tag",
     "truncate_prompt_tokens",
+    "web_search_options",
 )
 
 
