@@ -29,8 +29,9 @@ class CatalogEntry:
 
     `repository` is a Hugging Face id, empty where no public one is known; `directory` the folder's name below a
     models folder; `family` the model type of its configuration; `mix` the recommended formats for weight format
-    mix, empty where there is none; `licence` an SPDX id or, for others, the licence's own name; `chat_template`
-    replaces the checkpoint's own where that one does not suit the file that is served, else empty.
+    mix, empty where there is none; `licence` an SPDX id or, for others, the licence's own name; `unbuilt` what of it
+    this version does not serve yet, empty where it serves it; `chat_template` replaces the checkpoint's own where that
+    one does not suit the file that is served, else empty.
     """
 
     name: str
@@ -40,6 +41,7 @@ class CatalogEntry:
     weight_format: str
     mix: str
     licence: str
+    unbuilt: str = ""
     chat_template: str = ""
     wheel: Wheel | None = None
 

@@ -26,7 +26,7 @@ def fetch_snapshot(entry: CatalogEntry, partial: Path, progress: Progress) -> Pa
     """
     if not entry.repository:
         raise DownloadError(
-            f"{entry.name}: no public repository of it is known; put its folder at models/{entry.directory} or give"
+            f"{entry.name}: no public repository of it is known; put its folder at ./models/{entry.directory} or give"
             " its path to --model"
         )
     from huggingface_hub import errors, snapshot_download
@@ -64,4 +64,4 @@ def fetch_snapshot(entry: CatalogEntry, partial: Path, progress: Progress) -> Pa
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return str(error).strip().partition("\n")[0].removeprefix("Got: ") or type(error).__name__

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from npuserve.checkpoints.catalog import CatalogEntry, catalog, catalog_entry
 from npuserve.checkpoints.progress import Progress
-from npuserve.errors import CheckpointError
+from npuserve.errors import CheckpointError, UnsupportedModelError
 from npuserve.home import cache_folder, expanded
 
 
@@ -35,11 +35,16 @@ def find_checkpoint(model: str) -> Path | CatalogEntry:
 def ensure_checkpoint(model: str, *, progress: Progress | None = None) -> Path:
     """Like `find_checkpoint`, but pulls a known model that is missing; silent without `progress`.
 
-    Raises DownloadError when it cannot be pulled; nothing half-written is left under the model's own name.
+    Raises DownloadError when it cannot be pulled; nothing half-written is left under the model's own name. A model
+    that could not be served is not pulled: UnsupportedModelError.
     """
     found = find_checkpoint(model)
     if isinstance(found, Path):
         return found
+    if found.unbuilt:
+        raise UnsupportedModelError(
+            f"{model}: {found.unbuilt} are not served by this version yet; otpu-pull --list shows what is"
+        )
     from npuserve.checkpoints.download import pull
 
     return pull(found, default_models_folder(), progress or Progress(shown=False))

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from npuserve import __version__
 from npuserve.checkpoints.catalog import catalog, catalog_entry
 from npuserve.checkpoints.locate import default_models_folder, find_checkpoint
 from npuserve.checkpoints.progress import Progress
@@ -58,11 +59,14 @@ def _print_list() -> None:
     for name, entry in sorted(catalog().items()):
         found = find_checkpoint(name)
         where = found if isinstance(found, Path) else "-"
+        if entry.unbuilt:
+            where = f"{where}  [not served yet: {entry.unbuilt}]"
         print(f"{name:14} {entry.repository or '(no public repository)':38} {entry.licence:22} {where}")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="otpu-pull", description="Fetch a model's checkpoint by its short name.")
+    parser.add_argument("--version", action="version", version=f"otpu-pull (npuserve) {__version__}")
     parser.add_argument("name", nargs="?", metavar="NAME", help="short name of the model")
     parser.add_argument(
         "--dir",
@@ -70,7 +74,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="models folder to put it into (default: $NPUSERVE_MODELS, else npuserve/models in the user's cache)",
     )
-    parser.add_argument("--list", action="store_true", help="list the known names, licences and where each is found")
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="list the known names, repositories, licences and where each is on this machine",
+    )
     return parser
 
 

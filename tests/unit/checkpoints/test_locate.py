@@ -10,7 +10,7 @@ from npuserve.checkpoints import download
 from npuserve.checkpoints.catalog import CatalogEntry, catalog, catalog_entry, entry_of_checkpoint
 from npuserve.checkpoints.locate import default_models_folder, ensure_checkpoint, find_checkpoint
 from npuserve.checkpoints.progress import Progress
-from npuserve.errors import CheckpointError, ConfigError
+from npuserve.errors import CheckpointError, ConfigError, UnsupportedModelError
 
 SEED_NAMES = (
     *("qwen3", "lfm2", "qwen35", "lfm2-2.6b", "smollm3", "phi4-mini", "qwen35-2b", "qwen35-4b", "gemma4"),
@@ -139,6 +139,16 @@ def test_only_a_missing_model_is_pulled(folders: Path, monkeypatch: pytest.Monke
     first = ensure_checkpoint("qwen3")
     assert ensure_checkpoint("qwen3") == first == folders / "configured" / "Qwen3-0.6B"
     assert pulled == [("qwen3", folders / "configured")]
+
+
+def test_known_model_that_is_not_served_yet_is_not_pulled(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pull(*_: object) -> NoReturn:
+        raise AssertionError("pulled")
+
+    monkeypatch.setattr(download, "pull", pull)
+    with pytest.raises(UnsupportedModelError, match="qwen35-35b: mixtures of experts are not served"):
+        ensure_checkpoint("qwen35-35b")
+    assert ensure_checkpoint(str(make(folders / "Qwen3.5-35B-A3B"))) == folders / "Qwen3.5-35B-A3B"
 
 
 @pytest.mark.parametrize(

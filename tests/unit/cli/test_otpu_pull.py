@@ -27,6 +27,7 @@ def test_list_shows_every_name_and_where_it_is(models: Path, capsys: pytest.Capt
     assert lines["qwen3"].endswith(f" {models / 'Qwen3-0.6B'}")
     assert lines["smollm2"].endswith(" -")
     assert "LiquidAI/LFM2.5-230M" in lines["lfm2"]
+    assert lines["gemma4-26b"].endswith(" -  [not served yet: mixtures of experts]")
 
 
 def test_model_that_is_here_is_named_and_not_fetched(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
