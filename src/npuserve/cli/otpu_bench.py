@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from npuserve import __version__
 from npuserve.cli.chosen_formats import chosen_formats
 from npuserve.cli.exit_status import exit_status
 from npuserve.config import Option, ServeSettings, option_of
@@ -79,13 +80,24 @@ def _parser() -> argparse.ArgumentParser:
         prog="otpu-bench",
         description="Measure the device alone: prefill and decode speed, and where a step's time goes.",
     )
-    parser.add_argument("--model", default="smollm2", help="short name, checkpoint folder or .gguf file (%(default)s)")
-    parser.add_argument("--wformat", default="auto", choices=option("wformat").choices, help=option("wformat").help)
+    parser.add_argument("--version", action="version", version=f"otpu-bench (npuserve) {__version__}")
+    parser.add_argument(
+        "--model", default="smollm2", help="short name, checkpoint folder or .gguf file (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--wformat", default="auto", choices=option("wformat").choices, help=f"{option('wformat').help} (default: auto)"
+    )
     parser.add_argument("--head-format", choices=option("head_format").choices, help=option("head_format").help)
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="simulator threads; 0 means all cores")
-    parser.add_argument("--prompt", type=int, default=512, metavar="N", help="prompt tokens (%(default)s)")
-    parser.add_argument("--steps", type=int, default=64, metavar="N", help="decode steps per row count (%(default)s)")
-    parser.add_argument("--context", type=int, default=64, metavar="N", help="tokens before decoding (%(default)s)")
+    parser.add_argument(
+        "--threads", type=int, default=0, metavar="N", help="simulator threads; 0 is one per core (default: 0)"
+    )
+    parser.add_argument("--prompt", type=int, default=512, metavar="N", help="prompt tokens (default: %(default)s)")
+    parser.add_argument(
+        "--steps", type=int, default=64, metavar="N", help="decode steps per row count (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--context", type=int, default=64, metavar="N", help="tokens before decoding (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     return parser
 
