@@ -93,6 +93,14 @@ def test_the_access_log_has_no_queries(checkpoint: Path) -> None:
         assert "secret" not in output + errors
 
 
+def test_a_warning_while_it_loads_is_a_line_of_the_log(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with started(checkpoint, "--kv-disk-gb", "1", "--kv-dir", str(tmp_path / "file")) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=WAIT_S)
+    assert re.match(r"20\d\d-\d\d-\d\d \S+ WARNING npuserve\.kvstore\.\S+: contexts are not saved to disk", errors)
+
+
 def test_running_stream_gets_its_grace_while_new_requests_are_told_to_go(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "endless")
     (checkpoint / "hold").touch()

@@ -30,12 +30,13 @@ def _main(given: list[str]) -> int | None:
 
 
 def _serve(settings: KilnSettings) -> None:
-    from npuserve.cli.serving import key_ring, serve, tls_files, warn_if_open
+    from npuserve.cli.serving import key_ring, serve, start_logging, tls_files, warn_if_open
     from npuserve.server.event_router import EventRouter
     from npuserve.server.listening import listen
 
     common = settings.common
     keys, tls = key_ring(common), tls_files(common)
+    start_logging(common)
     warn_if_open(_COMMAND, common, keys)
     with listen(common.host, common.port) as listener:
         from npuserve.cli.kiln_parts import load_parts, server_state

@@ -23,10 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: ServeSettings) -> None:
-    from npuserve.cli.serving import http_settings, key_ring, serve, tls_files, warn_if_open
+    from npuserve.cli.serving import http_settings, key_ring, serve, start_logging, tls_files, warn_if_open
     from npuserve.server.listening import listen
 
     keys, tls = key_ring(settings), tls_files(settings)
+    start_logging(settings)
     warn_if_open(_COMMAND, settings, keys)
     with listen(settings.host, settings.port) as listener:
         from npuserve.checkpoints.checkpoint import open_checkpoint

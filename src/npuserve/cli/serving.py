@@ -14,6 +14,11 @@ from npuserve.server.state import HttpSettings, ServerState
 from npuserve.server.tls import TlsFiles
 
 
+def start_logging(settings: ServeSettings) -> None:
+    """Messages of `log_level` and above go to standard error, those of loading included."""
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
 def key_ring(settings: ServeSettings) -> KeyRing:
     """The keys of the flags (or the environment) and of the file. Raises ConfigError."""
     keys = list(settings.api_key or ())
@@ -60,7 +65,6 @@ def serve(
     """Serve until stopped; `on_listening` gets the server's URL once it listens."""
     from npuserve.server.running import run  # the application: heavy, and not needed to see that a port is taken
 
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     host, port = listener.getsockname()[:2]
     url = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
     run(
