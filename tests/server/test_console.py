@@ -60,7 +60,7 @@ def started(checkpoint: Path, *arguments: str) -> Iterator[tuple[subprocess.Pope
         address = re.search(r"listening on (http://\S+)/v1", banner)
         assert address, banner + process.communicate()[1]
         assert f"{checkpoint.name} on isa, " in banner
-        assert f"curl {address[1]}{CHAT}" in banner
+        assert f"curl {address[1].replace('0.0.0.0', '127.0.0.1')}{CHAT}" in banner
         yield process, address[1]
     finally:
         process.kill()
