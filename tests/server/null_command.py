@@ -1,5 +1,6 @@
 """otpu-serve with the null device in the place of the simulator; run by test_console.py as a process of its own."""
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -38,5 +39,8 @@ def open_null(settings: ServeSettings, checkpoint: Checkpoint) -> NullDevice:
 
 
 if __name__ == "__main__":
+    # As in a terminal, also where the tests run under nohup or in the background.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     otpu_serve._open_device = open_null
     sys.exit(otpu_serve.main())

@@ -250,7 +250,9 @@ def test_python_without_pip_says_what_to_do(store: Store, models: Path, monkeypa
 
 
 CHILD = """
-import sys
+import signal, sys
+# Who runs the tests in the background may have it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from npuserve.checkpoints import catalog
 from npuserve.cli import otpu_pull
 import msgspec
