@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 
@@ -64,10 +65,9 @@ def catalog_entry(name: str) -> CatalogEntry:
     raise CheckpointError(f"model {name!r} is neither a folder, a .gguf file nor a known short name ({known}){hint}")
 
 
-def entry_of_checkpoint(model: str, checkpoint_name: str) -> CatalogEntry | None:
-    """The entry that `model` names, or for the path of a .gguf file the one whose folder's name begins the file's."""
-    entry = catalog().get(model)
-    if entry is not None or not model.lower().endswith(".gguf"):
-        return entry
-    named = [entry for entry in catalog().values() if checkpoint_name.lower().startswith(entry.directory.lower())]
+def entry_of_checkpoint(model: str, path: Path) -> CatalogEntry | None:
+    """The entry that `model` names, else for a .gguf file at `path` the one whose folder's name begins the file's."""
+    if model in catalog() or path.suffix.lower() != ".gguf":
+        return catalog().get(model)
+    named = [entry for entry in catalog().values() if path.name.lower().startswith(entry.directory.lower())]
     return max(named, key=lambda entry: len(entry.directory), default=None)

@@ -51,7 +51,7 @@ def load_checkpoint(
     opening = _in_background(lambda: open_device(settings, checkpoint))
     tokenizer = checkpoint.tokenizer()
     device = opening.result()
-    entry = entry_of_checkpoint(settings.model, checkpoint.name)
+    entry = entry_of_checkpoint(settings.model, checkpoint.path)
     model = served_model(
         checkpoint,
         tokenizer,

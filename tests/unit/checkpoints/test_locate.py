@@ -152,15 +152,17 @@ def test_known_model_that_is_not_served_yet_is_not_pulled(folders: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("model", "name", "entry"),
+    ("model", "path", "entry"),
     [
-        ("smollm2", "whatever", "smollm2"),
-        ("/m/SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q4_1", "smollm2"),
-        ("/m/smollm2-135m-instruct-q8.gguf", "smollm2-135m-instruct-q8", "smollm2"),
-        ("/m/SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct", None),
-        ("/m/other", "other", None),
+        ("smollm2", "/m/whatever", "smollm2"),
+        ("/m/SmolLM2-135M-Instruct.Q4_1.gguf", "/m/SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2"),
+        ("/m/smollm2-135m-instruct-q8.gguf", "/m/smollm2-135m-instruct-q8.gguf", "smollm2"),
+        ("/m/pulled", "/m/pulled/SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2"),
+        ("/m/SmolLM2-135M-Instruct", "/m/SmolLM2-135M-Instruct", None),
+        ("/m/other.gguf", "/m/other.gguf", None),
+        ("/m/other", "/m/other", None),
     ],
 )
-def test_a_checkpoint_given_by_path_is_known_by_its_name(model: str, name: str, entry: str | None) -> None:
-    found = entry_of_checkpoint(model, name)
+def test_a_checkpoint_given_by_path_is_known_by_its_files_name(model: str, path: str, entry: str | None) -> None:
+    found = entry_of_checkpoint(model, Path(path))
     assert (found.name if found else None) == entry
