@@ -39,8 +39,8 @@ async def flush_cache(request: Request) -> Response:
         if time.monotonic() >= give_up_s or await request.is_disconnected():
             stats = state.engine.stats()
             message = (
-                f"{stats.num_running} requests run and {stats.num_queued} wait; the cache is flushed when there are"
-                " none: try again later or give ?timeout=SECONDS to wait for that"
+                f"the cache is flushed only while no request runs or waits; running: {stats.num_running}, waiting:"
+                f" {stats.num_queued}. Try again later or give ?timeout=SECONDS to wait for that"
             )
             raise RequestError(message, code="server_busy")
         await asyncio.sleep(_POLL_S)
