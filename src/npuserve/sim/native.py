@@ -273,6 +273,6 @@ def _extension() -> Any:
         return import_module("npuserve.sim._native")
     except ImportError as error:
         raise DeviceUnavailableError(
-            f"the native simulator is not installed ({error}); install a C++ compiler and CMake, then run"
-            " `pip install --force-reinstall --no-cache-dir npuserve`"
+            f"the native simulator is not installed ({error}); install g++, then run"
+            " `pip install --force-reinstall --no-deps .` in the clone of npuserve"
         ) from error
