@@ -39,7 +39,7 @@ def image(tmp_path: Path) -> Path:
 def test_missing_extension_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "npuserve.sim._native", None)
     assert not native.available()
-    with pytest.raises(DeviceUnavailableError, match="compiler"):
+    with pytest.raises(DeviceUnavailableError, match=r"install g\+\+.*the clone"):
         NativeMachine(SMALL)
 
 
