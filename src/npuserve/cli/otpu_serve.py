@@ -66,7 +66,8 @@ def _banner(url: str, settings: ServeSettings, state: "ServerState") -> str:
         f"otpu-serve: {model.name} on {settings.backend}, {slots} of {model.context_length} tokens\n"
         f"listening on {url}/v1\n\n"
         f"  curl {shown}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
-        """       -d '{"messages": [{"role": "user", "content": "What is the capital of France?"}], "stream": true}'\n"""
+        """       -d '{"messages": [{"role": "user", "content": "What is the capital of France?"}], "stream": true}'"""
+        "\n"
     )
 
 
