@@ -110,6 +110,8 @@ class Machine {
   void qact(const Instruction& in);
   void qst(const Instruction& in);
   void quantize(const QuantizeJob& job);
+  // Asks for what a later QST of the program stores to, by its last run; where to note what `grid`'s own looks up.
+  Lines* fetch_later_store(const ElementGrid& grid);
   void prefetch_elements(const ElementGrid& grid) const;
   // Quantized bytes, row r at r * source_stride of quantized_, to where QST wants them.
   void store_elements(const ElementGrid& grid, uint64_t source_stride, Lines* lookups);
@@ -135,6 +137,9 @@ class Machine {
   bool pack_matrix(Matrix& matrix);
   void pack_group(const MatrixKey& key, const PackLayout& layout, int64_t group, uint8_t* packed) const;
   void multiply(const MatrixKey& key, MmJob job);
+  // Notes a small packed matrix in `known` and asks for what the program's last run knew of a later one; how far that
+  // is from here.
+  int64_t fetch_later_matrix(KnownMatrix& known, Matrix& matrix);
 
   MachineConfig config_;
   const Kernels* kernels_;

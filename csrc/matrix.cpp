@@ -158,15 +158,7 @@ void Machine::multiply(const MatrixKey& key, MmJob job) {
   const double weights = key.format == kInt8 ? bytes : 2 * bytes;
   const double ns = std::max(bytes / kPackedBytesPerNs, weights * static_cast<double>(job.rows) / kMultiplyAddsPerNs);
   if (ns < kParallelNs || pool_.num_threads() == 1) {
-    if (packed && known) {
-      *known = {&use.matrix, shadows_.generation(), matrix.packed};
-      if (const KnownMatrix* later = program_->matrices.later(); later && later->packed) {
-        Lines lines;
-        lines.add(later->matrix);
-        lines.fetch();
-        job.ahead = later->packed - matrix.packed;
-      }
-    }
+    if (packed && known) job.ahead = fetch_later_matrix(*known, use.matrix);
     return run_groups(0, groups, 0);
   }
   const int64_t wanted = std::min(static_cast<int64_t>(ns / kChunkNs), int64_t{8} * pool_.num_threads());
@@ -174,6 +166,16 @@ void Machine::multiply(const MatrixKey& key, MmJob job) {
   pool_.run(static_cast<int>((groups + step - 1) / step), [&](int chunk, int thread) {
     run_groups(step * chunk, std::min(groups, step * (chunk + 1)), thread);
   });
+}
+
+int64_t Machine::fetch_later_matrix(KnownMatrix& known, Matrix& matrix) {
+  known = {&matrix, shadows_.generation(), matrix.packed};
+  const KnownMatrix* later = program_->matrices.later();
+  if (!later || !later->packed) return 0;
+  Lines lines;
+  lines.add(later->matrix);
+  lines.fetch();
+  return later->packed - matrix.packed;
 }
 
 void Machine::pack_group(const MatrixKey& key, const PackLayout& layout, int64_t group, uint8_t* packed) const {

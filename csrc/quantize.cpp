@@ -105,16 +105,7 @@ void Machine::qst(const Instruction& in) {
 
   dram_.tick();
   const ElementGrid grid{target, rows, written, row_stride, element_stride};
-  Lines* lookups = nullptr;
-  if (!program_->stored.full()) {
-    Stored& stored = program_->stored.next();
-    stored = {grid, {}};
-    lookups = &stored.lookups;
-    if (const Stored* later = program_->stored.later()) {
-      prefetch_elements(later->grid);
-      later->lookups.fetch();
-    }
-  }
+  Lines* const lookups = fetch_later_store(grid);
   quantized_.resize(rows * cols);
   quantized_scales_.resize(size_t{rows} * num_blocks);
   QuantizeJob job{};
@@ -135,6 +126,17 @@ void Machine::qst(const Instruction& in) {
                 scales_per_row * 4);
   }
   wrote({scale_target, 0, 1, scale_end - scale_target}, lookups);
+}
+
+Lines* Machine::fetch_later_store(const ElementGrid& grid) {
+  if (program_->stored.full()) return nullptr;
+  Stored& stored = program_->stored.next();
+  stored = {grid, {}};
+  if (const Stored* later = program_->stored.later()) {
+    prefetch_elements(later->grid);
+    later->lookups.fetch();
+  }
+  return &stored.lookups;
 }
 
 // A column of V^T has each byte in a line of its own, and none of them is in a cache.
