@@ -35,12 +35,12 @@ _PREFILL_ROWS = 16
 class Engine:
     """Runs requests on `device` from `start` to `stop`; every public method may be called from any thread.
 
-    `deliver` gets the events of a step in one call, from the engine's thread, when the next step runs or there is none:
-    whoever it wakes works beside the device and does not hold up the step. It must be quick and may not call back into
-    the engine. Events of one request come in order, and exactly one of them has `finish` set. Device and store belong
-    to the engine while it runs; whoever opened them closes them after `stop`. Without a store, or for a device without
-    pages, contexts live in the slots only. `on_failure` is called once, from the engine's thread, with the reason when
-    the device is given up.
+    `deliver` gets the events of a step in one call, from the engine's thread, when the next step runs or there is none
+    (before a step of many rows): whoever it wakes works beside the device and does not hold up the step. It must be
+    quick and may not call back into the engine. Events of one request come in order, and exactly one of them has
+    `finish` set. Device and store belong to the engine while it runs; whoever opened them closes them after `stop`.
+    Without a store, or for a device without pages, contexts live in the slots only. `on_failure` is called once, from
+    the engine's thread, with the reason when the device is given up.
     """
 
     def __init__(
@@ -197,6 +197,9 @@ class Engine:
             batch = self._scheduler.schedule()
             self._statistics.count_started([sequence for sequence, _ in batch.parts], started_s)
             self._statistics.add_scheduling(self._clock() - started_s)
+        if len(batch.rows) >= _PREFILL_ROWS:
+            # A long step: what streams wait for should not have to find a processor while it runs.
+            self._deliver()
         if batch.rows:
             # In two steps: running the device hands over what was there before.
             events = self._step(batch)

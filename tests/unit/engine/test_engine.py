@@ -285,6 +285,22 @@ def test_the_news_of_a_step_come_while_the_next_one_runs_and_the_last_when_there
     assert device.log == ["step", "done", "step", "news", "done", "step", "news", "done", "news"]
 
 
+def test_the_news_do_not_wait_for_a_long_step_to_begin() -> None:
+    device, mailbox = Noted(), Mailbox()
+
+    def deliver(events: list[Event]) -> None:
+        device.log.append("news")
+        mailbox.deliver(events)
+
+    engine = Engine(device, EngineSettings(), deliver)
+    engine.submit(greedy("a", 1, max_tokens=2))
+    engine.submit(greedy("b", *range(100), max_tokens=1))
+    with running(engine):
+        mailbox.final("b")
+    # A chunk of b's prompt, a row of a, and a's news before the next chunk.
+    assert device.log[:6] == ["step", "done", "step", "done", "news", "step"]
+
+
 def test_news_that_a_failed_step_held_up_come_all_the_same() -> None:
     mailbox, device = Mailbox(), NullDevice(vocab_size=100, num_slots=2)
     step, count = device.step, 0
