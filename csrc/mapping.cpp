@@ -2,14 +2,28 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <new>
 
 namespace npu {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kPage = 4096;
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
 
 }  // namespace
+
+void populate(uint8_t* begin, size_t size) {
+  uint8_t* const end = begin + size;
+  begin -= reinterpret_cast<uintptr_t>(begin) % kPage;
+  // A piece at a time, so that faults of others come between.
+  while (begin < end) {
+    const size_t piece = std::min(kHugePage, static_cast<size_t>(end - begin));
+    if (madvise(begin, piece, kPopulateWrite) != 0) return;
+    begin += piece;
+  }
+}
 
 Mapping::Mapping(size_t size_bytes, bool huge_pages) : size_(size_bytes) {
   const size_t alignment = huge_pages ? kHugePage : 0;

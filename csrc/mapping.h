@@ -6,6 +6,10 @@
 
 namespace npu {
 
+// Has the system give the pages of a mapping their memory now, zeros where nothing was written; what is there stays.
+// May run beside everything else that uses it. Where the system cannot (Linux before 5.14), nothing happens.
+void populate(uint8_t* begin, size_t size);
+
 class Mapping {
  public:
   // With `huge_pages` the kernel is asked for 2 MiB pages. Throws std::bad_alloc.

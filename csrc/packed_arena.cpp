@@ -1,12 +1,33 @@
 #include "packed_arena.h"
 
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 namespace npu {
 namespace {
 
 constexpr size_t kSlabBytes = size_t{32} << 20;
+constexpr int kLowPriority = 10;
+
 size_t rounded(size_t size) { return (size + 63) / 64 * 64; }
+
+// The thread keeps the slab for as long as it needs it.
+void populate_beside(std::shared_ptr<Mapping> slab) {
+  try {
+    std::thread([slab = std::move(slab)] {
+      setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kLowPriority);
+      populate(slab->data(), slab->size());
+    }).detach();
+  } catch (const std::system_error&) {
+    // No thread to be had: then it costs what it costs.
+  }
+}
 
 }  // namespace
 
@@ -18,7 +39,7 @@ uint8_t* PackedArena::allocate(size_t size) {
     return memory;
   }
   if (slabs_.empty() || used_of_last_ + size > slabs_.back()->size()) {
-    slabs_.push_back(std::make_unique<Mapping>(std::max(size, kSlabBytes), true));
+    slabs_.push_back(new_slab(size));
     reserved_ += slabs_.back()->size();
     used_of_last_ = 0;
   }
@@ -27,10 +48,22 @@ uint8_t* PackedArena::allocate(size_t size) {
   return memory;
 }
 
+std::shared_ptr<Mapping> PackedArena::new_slab(size_t size) {
+  if (size > kSlabBytes) return std::make_shared<Mapping>(size, true);
+  std::shared_ptr<Mapping> slab = std::exchange(spare_, nullptr);
+  if (!slab) slab = std::make_shared<Mapping>(kSlabBytes, true);
+  if (!slabs_.empty()) {
+    spare_ = std::make_shared<Mapping>(kSlabBytes, true);
+    populate_beside(spare_);
+  }
+  return slab;
+}
+
 void PackedArena::release(uint8_t* memory, size_t size) { free_[rounded(size)].push_back(memory); }
 
 void PackedArena::clear() {
   slabs_.clear();
+  spare_.reset();
   free_.clear();
   used_of_last_ = reserved_ = 0;
 }

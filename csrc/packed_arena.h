@@ -1,4 +1,5 @@
-// Memory for packed matrices in huge pages; freed pieces are used again for the same size.
+// Memory for packed matrices in huge pages; freed pieces are used again for the same size. Once more than a slab is used,
+// the next one is prepared by another thread: at its first use memory can cost as much as the packing.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,10 @@ class PackedArena {
   bool fits_in(size_t size, size_t limit) const;
 
  private:
-  std::vector<std::unique_ptr<Mapping>> slabs_;
+  std::shared_ptr<Mapping> new_slab(size_t size);
+
+  std::vector<std::shared_ptr<Mapping>> slabs_;
+  std::shared_ptr<Mapping> spare_;
   size_t used_of_last_ = 0, reserved_ = 0;
   std::map<size_t, std::vector<uint8_t*>> free_;
 };

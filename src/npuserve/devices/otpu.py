@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from npuserve.core import PAGE_TOKENS, Row
 from npuserve.devices.base import Capabilities, StepResult, nothing
 from npuserve.devices.otpu_pages import OtpuPages
-from npuserve.drivers.base import Link
+from npuserve.drivers.base import LazyLink, Link
 from npuserve.drivers.registers import CARD_ID, Caps, Control, Extensions, Register, Status, extensions
 from npuserve.errors import DeviceError, DeviceUnavailableError
 from npuserve.isa.machine import MachineConfig
@@ -26,6 +26,8 @@ from npuserve.quant.formats import NVFP4
 REQUIRED = Caps.GEN
 WARM_UP_STEPS = 2
 """The simulator packs the weights during the second run."""
+MOST_EXPECTED_BYTES = 1 << 30
+"""Slots of large models may never all be used."""
 STOPPED = Status.ERROR | Status.AXI_ERR | Status.WAIT_TO
 _STOPPED = STOPPED.value
 
@@ -113,9 +115,15 @@ class OtpuDevice:
                 raise ValueError(f"a recurrent state at {expected} cannot go on at position {segment.position}")
 
     def warm_up(self) -> None:
-        """Run the smallest step twice: a broken card or image shows now, and the first client does not wait."""
+        """Run the smallest step twice: a broken card or image shows now, and the first client does not wait.
+
+        Where memory costs much at its first use, that of the slots is prepared from now on.
+        """
         for _ in range(WARM_UP_STEPS):
             self.step([Row(0, 0, 0, True)])
+        if isinstance(self._link, LazyLink):
+            dram = self._dram
+            self._link.expect(dram.slots, min(dram.num_slots * dram.slot_stride, MOST_EXPECTED_BYTES))
 
     def _check_card(self) -> Caps:
         """What the card can do, which is all that the model needs."""

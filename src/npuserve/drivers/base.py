@@ -1,7 +1,7 @@
 """The Link seam: the only way from our software to a card, real, modelled or simulated."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,3 +28,11 @@ class Link(Protocol):
         """Fill card memory from a file; offset, size and address are whole 4096-byte pages."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class LazyLink(Protocol):
+    """A Link whose memory costs much at its first use."""
+
+    def expect(self, address: int, size: int) -> None:
+        """Prepare for the use of bytes from `address` on; returns at once."""

@@ -194,6 +194,25 @@ def test_rows_that_break_a_rule_are_refused_before_anything_is_written(
     assert link.controls == []
 
 
+class LazyMemoryLink(MemoryLink):
+    """Notes what it is told to expect."""
+
+    def __init__(self, dram_bytes: int) -> None:
+        super().__init__(dram_bytes)
+        self.expected: list[tuple[int, int]] = []
+
+    def expect(self, address: int, size: int) -> None:
+        self.expected.append((address, size))
+
+
+def test_memory_of_the_slots_is_prepared_once_the_device_is_warm(image: Image) -> None:
+    link = LazyMemoryLink(DRAM.size)
+    device = OtpuDevice(link, WIDE, DRAM, image, "test")
+    assert link.expected == []
+    device.warm_up()
+    assert link.expected == [(DRAM.slots, 3 * DRAM.slot_stride)]
+
+
 def test_closing_closes_the_link(device: OtpuDevice, link: MemoryLink) -> None:
     device.close()
     assert link.num_closes == 1
