@@ -25,11 +25,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from four_bit_checkpoint import LAYOUTS, is_layer_matrix, kind_of, quantize, raw_tensors, write_raw_checkpoint
+from full_size_models import FULL_SIZE_MODELS
 from npuserve.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from npuserve.checkpoints.locate import ensure_checkpoint
 from npuserve.core import Row
 from npuserve.models.weight_formats import format_plan
-from random_checkpoint import QWEN3_06B, write_random_checkpoint
+from random_checkpoint import write_random_checkpoint
 from simulated_device import Simulated, simulate
 
 FORMATS = ("int8", "fp4", "int4", "nvfp4")
@@ -58,7 +59,7 @@ def main() -> None:
 def speed(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        write_random_checkpoint(path, QWEN3_06B)
+        write_random_checkpoint(path, FULL_SIZE_MODELS["qwen3"])
         devices, figures = {}, {}
         for name in options.formats.split(","):
             started = time.perf_counter()

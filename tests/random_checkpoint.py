@@ -1,4 +1,4 @@
-"""Full-size checkpoints of random weights, for what depends on shapes alone."""
+"""Checkpoints of random weights, for what depends on shapes alone; `full_size_models` has shapes."""
 
 import json
 from pathlib import Path
@@ -7,21 +7,6 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-QWEN3_06B: dict[str, Any] = {
-    "model_type": "qwen3",
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151_936,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1_000_000.0,
-    "max_position_embeddings": 40_960,
-    "tie_word_embeddings": True,
-    "attention_bias": False,
-}
 SPREAD = 0.02
 
 
