@@ -87,12 +87,12 @@ class NullDevice:
             raise DeviceError("the null device is closed; open a new one")
         number = self._num_steps
         self._num_steps += 1
+        self._check(rows)
         meanwhile()
         if self._step_delay_s:
             time.sleep(self._step_delay_s)
         if number in self._fail_at_step:
             raise self._failure(f"the null device was told to fail at step {number}")
-        self._check(rows)
         wanted = self._write(rows)
         logits = self._fill(wanted)
         return StepResult(logits, device_s=time.perf_counter() - started_s)
