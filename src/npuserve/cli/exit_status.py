@@ -1,4 +1,4 @@
-"""How a serve command ends: its errors as one line, its status as a number."""
+"""How a command ends: its errors as one line, its status as a number."""
 
 import contextlib
 import os
