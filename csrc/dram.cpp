@@ -50,7 +50,8 @@ bool all_at_most(const uint32_t* stamps, uint64_t begin, uint64_t end, uint32_t 
 
 Dram::Dram(uint64_t size_bytes)
     : size_(size_bytes),
-      memory_(size_bytes, true),
+      memory_(std::make_shared<Mapping>(size_bytes, true)),
+      data_(memory_->data()),
       fine_(((size_bytes >> kFineShift) + 1) * sizeof(uint32_t)),
       coarse_(((size_bytes >> kCoarseShift) + 1) * sizeof(uint32_t)),
       file_backed_(size_bytes / kPage + 1) {}

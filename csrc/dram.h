@@ -4,6 +4,7 @@
 // and 1 MiB, so that asking about a large untouched range is cheap.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "mapping.h"
@@ -14,7 +15,7 @@ class Dram {
  public:
   explicit Dram(uint64_t size_bytes);
 
-  uint8_t* data() const { return memory_.data(); }
+  uint8_t* data() const { return data_; }
   uint64_t size() const { return size_; }
 
   // The checked addresses of instruction operands; `what` goes into the fault.
@@ -36,12 +37,16 @@ class Dram {
   // Puts bytes of a file at `address` without copying (whole pages; the last part is read). The file must not
   // shrink while it is mapped. Throws std::system_error, std::invalid_argument.
   void map_file(const std::string& path, uint64_t offset, uint64_t size, uint64_t address);
+  // Prepares untouched memory for its use, see populate_beside; returns at once.
+  void expect(uint64_t address, uint64_t size) const { populate_beside(memory_, address, size); }
   // Gives back memory of mapped, never written file pages inside the range; they are read again when needed.
   void drop_clean_pages(uint64_t begin, uint64_t end);
 
  private:
   uint64_t size_;
-  Mapping memory_, fine_, coarse_;
+  std::shared_ptr<Mapping> memory_;
+  uint8_t* data_;
+  Mapping fine_, coarse_;
   Mapping file_backed_;  // one byte per page: 1 where a file is mapped and nothing was written since
   bool any_file_ = false;
   uint32_t clock_ = 1, era_ = 0;

@@ -1,9 +1,15 @@
 #include "mapping.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 namespace npu {
 namespace {
@@ -11,8 +17,7 @@ namespace {
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kPage = 4096;
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
-
-}  // namespace
+constexpr int kLowPriority = 10;
 
 void populate(uint8_t* begin, size_t size) {
   uint8_t* const end = begin + size;
@@ -24,6 +29,8 @@ void populate(uint8_t* begin, size_t size) {
     begin += piece;
   }
 }
+
+}  // namespace
 
 Mapping::Mapping(size_t size_bytes, bool huge_pages) : size_(size_bytes) {
   const size_t alignment = huge_pages ? kHugePage : 0;
@@ -39,5 +46,16 @@ Mapping::Mapping(size_t size_bytes, bool huge_pages) : size_(size_bytes) {
 }
 
 Mapping::~Mapping() { munmap(base_, reserved_); }
+
+void populate_beside(std::shared_ptr<Mapping> mapping, size_t offset, size_t size) {
+  try {
+    std::thread([mapping = std::move(mapping), offset, size] {
+      setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kLowPriority);
+      populate(mapping->data() + offset, size);
+    }).detach();
+  } catch (const std::system_error&) {
+    // Then its first use costs what it costs.
+  }
+}
 
 }  // namespace npu

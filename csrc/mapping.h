@@ -3,12 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace npu {
-
-// Has the system give the pages of a mapping their memory now, zeros where nothing was written; what is there stays.
-// May run beside everything else that uses it. Where the system cannot (Linux before 5.14), nothing happens.
-void populate(uint8_t* begin, size_t size);
 
 class Mapping {
  public:
@@ -30,5 +27,10 @@ class Mapping {
   uint8_t* data_;
   size_t size_, reserved_;
 };
+
+// Has the system give part of a mapping its memory, zeros where nothing was written; what is there stays. A thread of low
+// priority does it, which keeps the mapping for as long as it needs it; whoever uses the memory may go on. Where the
+// system cannot (Linux before 5.14) or there is no thread to be had, nothing happens.
+void populate_beside(std::shared_ptr<Mapping> mapping, size_t offset, size_t size);
 
 }  // namespace npu

@@ -142,11 +142,10 @@ auto dram_view(nb::handle_t<PythonMachine> self, uint64_t address, uint64_t size
 }
 
 // Not a use of the machine: it may run meanwhile.
-void populate_dram(PythonMachine& self, uint64_t address, uint64_t size) {
-  Dram& dram = self.machine.dram();
+void expect(PythonMachine& self, uint64_t address, uint64_t size) {
+  const Dram& dram = self.machine.dram();
   require_range(address, size, dram.size(), "DRAM");
-  const nb::gil_scoped_release release;
-  populate(dram.data() + address, size);
+  dram.expect(address, size);
 }
 
 void map_image(PythonMachine& self, const std::string& path, uint64_t file_offset, uint64_t size, uint64_t address) {
@@ -257,7 +256,7 @@ NB_MODULE(_native, m) {
       .def("write_dram", &write_dram, "address"_a, "data"_a)
       .def("write_block", &write_block, "address"_a, "end"_a, "group_stride"_a, "row_stride"_a, "data"_a)
       .def("dram_view", &dram_view, "address"_a, "size"_a)
-      .def("populate", &populate_dram, "address"_a, "size"_a)
+      .def("expect", &expect, "address"_a, "size"_a)
       .def("map_image", &map_image, "path"_a, "file_offset"_a, "size"_a, "address"_a)
       .def("read_tmem", &read_tmem, "address"_a, "size"_a)
       .def("write_tmem", &write_tmem, "address"_a, "data"_a)

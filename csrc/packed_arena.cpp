@@ -1,33 +1,13 @@
 #include "packed_arena.h"
 
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 namespace npu {
 namespace {
 
 constexpr size_t kSlabBytes = size_t{32} << 20;
-constexpr int kLowPriority = 10;
-
 size_t rounded(size_t size) { return (size + 63) / 64 * 64; }
-
-// The thread keeps the slab for as long as it needs it.
-void populate_beside(std::shared_ptr<Mapping> slab) {
-  try {
-    std::thread([slab = std::move(slab)] {
-      setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kLowPriority);
-      populate(slab->data(), slab->size());
-    }).detach();
-  } catch (const std::system_error&) {
-    // No thread to be had: then it costs what it costs.
-  }
-}
 
 }  // namespace
 
@@ -54,7 +34,7 @@ std::shared_ptr<Mapping> PackedArena::new_slab(size_t size) {
   if (!slab) slab = std::make_shared<Mapping>(kSlabBytes, true);
   if (!slabs_.empty()) {
     spare_ = std::make_shared<Mapping>(kSlabBytes, true);
-    populate_beside(spare_);
+    populate_beside(spare_, 0, spare_->size());
   }
   return slab;
 }

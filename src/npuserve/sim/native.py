@@ -4,9 +4,7 @@ The extension is optional at install; where it is missing, `available()` is fals
 A machine belongs to one thread at a time; while it runs the GIL is free and other calls on it raise RuntimeError.
 """
 
-import contextlib
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from npuserve.sim import _native
 
 NO_LIMIT = 2**64 - 1
-# Of a thread that nobody waits for.
-_LOW_PRIORITY = 10
 INSTRUCTION_BYTES = 4 * WORDS_PER_INSTRUCTION
 
 
@@ -153,10 +149,10 @@ class NativeMachine:
         self._check_span("DRAM", address, size, self.dram_bytes)
         self._machine.write_block(address, address + size, *strides, np.ascontiguousarray(data))
 
-    def populate(self, address: int, num_bytes: int) -> None:
-        """Have DRAM ready that was not touched yet; contents stay. May run in any thread, also beside a run."""
+    def expect(self, address: int, num_bytes: int) -> None:
+        """Have DRAM that was not touched yet made ready by another thread; contents stay. Returns at once."""
         self._check_span("DRAM", address, num_bytes, self.dram_bytes)
-        self._machine.populate(address, num_bytes)
+        self._machine.expect(address, num_bytes)
 
     def map_image(self, path: str | os.PathLike[str], *, file_offset: int, num_bytes: int, address: int) -> None:
         """Show a part of a file in DRAM at `address` without reading it now.
@@ -255,13 +251,8 @@ class NativeLink(SimulatorLink):
         self.machine.write_block(address, strides, data)
 
     def expect(self, address: int, size: int) -> None:
-        """See `drivers.base.LazyLink`: in a thread of its own."""
-        threading.Thread(target=self._populate, args=(address, size), name="memory", daemon=True).start()
-
-    def _populate(self, address: int, size: int) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
-        self.machine.populate(address, size)
+        """See `drivers.base.LazyLink`."""
+        self.machine.expect(address, size)
 
     def load_file(self, path: Path, offset: int, size: int, address: int) -> None:
         self.machine.map_image(path, file_offset=offset, num_bytes=size, address=address)
